@@ -1,0 +1,852 @@
+"""Every metric gpumon exports, as data: the one place where a name, unit, type, label or help text exists.
+
+Exposition, ``docs/METRICS.md``, dashboards, alert lint and OTLP names all read this table. Names are derived
+(``gpumon_`` + stem + unit + ``_total``/``_info``), so a wrong suffix cannot be written. Node and cluster are
+target labels, never ours; facts about a GPU are on ``gpumon_gpu_info`` and joined by ``uuid``.
+
+Budgets are series per node, sized for 16 GPUs, 7 MIG instances each, and the default process caps.
+"""
+
+from __future__ import annotations
+
+from gpumon.model import Kind, Metric, Unit
+
+GPU = ("gpu", "uuid")
+MIG = ("uuid", "parent_uuid", "gpu_instance", "compute_instance", "profile")
+WORKLOAD = ("pid", "process", "namespace", "pod", "container")
+GPU_WORKLOAD = (*GPU, *WORKLOAD)
+
+GPUS = 16
+MIGS = GPUS * 7
+PROCESSES = 256
+NODES = 16  # NUMA nodes
+
+THROTTLE_REASONS = (
+    "sw_power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "board_limit",
+    "low_utilization",
+    "reliability",
+    "base_clocks",
+)
+BOUND_STATES = ("compute", "memory", "balanced", "starved", "idle")
+CLOCK_DOMAINS = ("graphics", "sm", "memory", "video")
+XID_PRECREATED = (13, 31, 43, 45, 48, 63, 64, 74, 79, 92, 94, 95, 109, 119, 120, 140, 143, 149, 154)
+"""XIDs that exist at 0 before their first event, so that ``increase()`` sees it (nvml.md §2.6)."""
+
+RATIO_BOUNDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+POWER_BOUNDS = (
+    25.0,
+    50.0,
+    75.0,
+    100.0,
+    150.0,
+    200.0,
+    250.0,
+    300.0,
+    350.0,
+    400.0,
+    500.0,
+    600.0,
+    700.0,
+    850.0,
+    1000.0,
+    1200.0,
+)
+CALL_BOUNDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1.0, 5.0)
+
+
+def _metric(
+    kind: Kind,
+    stem: str,
+    unit: Unit,
+    labels: tuple[str, ...],
+    help_: str,
+    origin: str,
+    budget: int,
+    values: tuple[str, ...],
+    bounds: tuple[float, ...] = (),
+) -> Metric:
+    return Metric(
+        stem=stem,
+        kind=kind,
+        unit=unit,
+        labels=labels,
+        help=help_,
+        origin=origin,
+        budget=budget,
+        bounds=bounds,
+        values=values,
+    )
+
+
+def _gauge(
+    stem: str,
+    unit: Unit,
+    labels: tuple[str, ...],
+    help_: str,
+    *,
+    origin: str,
+    budget: int = GPUS,
+    values: tuple[str, ...] = (),
+) -> Metric:
+    return _metric(Kind.GAUGE, stem, unit, labels, help_, origin, budget * max(1, len(values)), values)
+
+
+def _counter(
+    stem: str,
+    unit: Unit,
+    labels: tuple[str, ...],
+    help_: str,
+    *,
+    origin: str,
+    budget: int = GPUS,
+    values: tuple[str, ...] = (),
+) -> Metric:
+    return _metric(Kind.COUNTER, stem, unit, labels, help_, origin, budget * max(1, len(values)), values)
+
+
+def _histogram(
+    stem: str,
+    unit: Unit,
+    labels: tuple[str, ...],
+    help_: str,
+    *,
+    origin: str,
+    bounds: tuple[float, ...],
+    budget: int = GPUS,
+) -> Metric:
+    return _metric(Kind.HISTOGRAM, stem, unit, labels, help_, origin, budget, (), bounds)
+
+
+def _info(stem: str, labels: tuple[str, ...], help_: str, *, origin: str, budget: int = 1) -> Metric:
+    return _metric(Kind.INFO, stem, Unit.NONE, labels, help_, origin, budget, ())
+
+
+# --- identity ---------------------------------------------------------------------------------------------------
+BUILD_INFO = _info("build", ("version", "python"), "Version of gpumon and of its Python.", origin="gpumon")
+DRIVER_INFO = _info(
+    "driver",
+    ("driver_version", "nvml_version", "cuda_version"),
+    "Versions of the NVIDIA driver in use.",
+    origin="nvmlSystemGetDriverVersion, nvmlSystemGetNVMLVersion, nvmlSystemGetCudaDriverVersion_v2",
+)
+GPU_INFO = _info(
+    "gpu",
+    (
+        *GPU,
+        "name",
+        "pci_bus_id",
+        "driver_version",
+        "vbios_version",
+        "architecture",
+        "compute_capability",
+        "numa_node",
+        "minor",
+        "mig_mode",
+        "memory_model",
+        "activity_source",
+    ),
+    "What the GPU is. activity_source is gpm where SM and DRAM activity are measured, utilization where only NVML's "
+    "busy time exists; memory_model is unified where the GPU has no memory of its own.",
+    origin="nvmlDeviceGet{Name,PciInfo_v3,VbiosVersion,Architecture,CudaComputeCapability,MinorNumber,MigMode}, sysfs",
+    budget=GPUS,
+)
+GPU_COUNT = _gauge(
+    "gpus",
+    Unit.NONE,
+    ("state",),
+    "GPUs of the node: expected from the PCI bus, present to NVML, lost.",
+    origin="/sys/bus/pci/devices, nvmlDeviceGetCount_v2",
+    budget=1,
+    values=("expected", "present", "lost"),
+)
+GPU_FIELD_SUPPORTED = _gauge(
+    "gpu_field_supported",
+    Unit.NONE,
+    (*GPU, "field"),
+    "1 where this GPU and driver answer for the field, 0 where they said that they never will: why a graph is empty.",
+    origin="return code of the first read of each generation",
+    budget=GPUS * 64,
+)
+
+# --- activity ---------------------------------------------------------------------------------------------------
+GPU_UTILIZATION = _gauge(
+    "gpu_utilization",
+    Unit.RATIO,
+    GPU,
+    "Share of NVML's sample period in which at least one kernel ran. Not how much of the GPU it used.",
+    origin="nvmlDeviceGetUtilizationRates.gpu",
+)
+GPU_MEMORY_BUSY = _gauge(
+    "gpu_memory_controller_busy",
+    Unit.RATIO,
+    GPU,
+    "Share of NVML's sample period in which device memory was read or written.",
+    origin="nvmlDeviceGetUtilizationRates.memory",
+)
+_GPM = "NVML GPM metric {}, mean over one fast sample (100 ms by default)"
+GPU_SM_ACTIVE = _gauge(
+    "gpu_sm_active",
+    Unit.RATIO,
+    GPU,
+    "Share of time with at least one warp on an SM, mean over SMs.",
+    origin=_GPM.format(2),
+)
+GPU_SM_OCCUPANCY = _gauge(
+    "gpu_sm_occupancy", Unit.RATIO, GPU, "Resident warps over the most an SM can hold.", origin=_GPM.format(3)
+)
+GPU_TENSOR_ACTIVE = _gauge(
+    "gpu_tensor_active", Unit.RATIO, GPU, "Share of time the tensor pipes were active.", origin=_GPM.format(5)
+)
+GPU_DRAM_ACTIVE = _gauge(
+    "gpu_dram_active", Unit.RATIO, GPU, "DRAM bandwidth used over the most possible.", origin=_GPM.format(10)
+)
+GPU_GRAPHICS_ACTIVE = _gauge(
+    "gpu_graphics_active", Unit.RATIO, GPU, "Share of time the graphics/compute engine was busy.", origin=_GPM.format(1)
+)
+GPU_FP64_ACTIVE = _gauge(
+    "gpu_fp64_active", Unit.RATIO, GPU, "Share of time the FP64 pipe was active.", origin=_GPM.format(11)
+)
+GPU_FP32_ACTIVE = _gauge(
+    "gpu_fp32_active", Unit.RATIO, GPU, "Share of time the FP32 pipe was active.", origin=_GPM.format(12)
+)
+GPU_FP16_ACTIVE = _gauge(
+    "gpu_fp16_active", Unit.RATIO, GPU, "Share of time the FP16 pipe was active.", origin=_GPM.format(13)
+)
+GPU_INTEGER_ACTIVE = _gauge(
+    "gpu_integer_active", Unit.RATIO, GPU, "Share of time the integer pipe was active.", origin=_GPM.format(4)
+)
+GPU_SM_ACTIVE_SECONDS = _counter(
+    "gpu_sm_active",
+    Unit.SECONDS,
+    GPU,
+    "Integral of SM activity: its rate() is the mean over any window.",
+    origin="sum of gpumon_gpu_sm_active_ratio x sample length",
+)
+GPU_DRAM_ACTIVE_SECONDS = _counter(
+    "gpu_dram_active",
+    Unit.SECONDS,
+    GPU,
+    "Integral of DRAM activity: its rate() is the mean over any window.",
+    origin="sum of gpumon_gpu_dram_active_ratio x sample length",
+)
+GPU_TENSOR_ACTIVE_SECONDS = _counter(
+    "gpu_tensor_active",
+    Unit.SECONDS,
+    GPU,
+    "Integral of tensor activity: its rate() is the mean over any window.",
+    origin="sum of gpumon_gpu_tensor_active_ratio x sample length",
+)
+GPU_BUSY_SECONDS = _counter(
+    "gpu_busy",
+    Unit.SECONDS,
+    GPU,
+    "Integral of NVML utilization: its rate() is the mean over any window, on every GPU.",
+    origin="nvmlDeviceGetSamples(GPU_UTIL) where it exists, else gpumon_gpu_utilization_ratio x sample length",
+)
+GPU_SM_ACTIVE_SAMPLES = _histogram(
+    "gpu_sm_active_sample",
+    Unit.RATIO,
+    GPU,
+    "SM activity of every fast sample, so that a scrape interval cannot hide a burst.",
+    origin="one observation per fast sample",
+    bounds=RATIO_BOUNDS,
+)
+GPU_DRAM_ACTIVE_SAMPLES = _histogram(
+    "gpu_dram_active_sample",
+    Unit.RATIO,
+    GPU,
+    "DRAM activity of every fast sample, so that a scrape interval cannot hide a burst.",
+    origin="one observation per fast sample",
+    bounds=RATIO_BOUNDS,
+)
+GPU_POWER_SAMPLES = _histogram(
+    "gpu_power_sample",
+    Unit.WATTS,
+    GPU,
+    "Power of every fast sample: the instantaneous reading where the GPU has one.",
+    origin="one observation per fast sample",
+    bounds=POWER_BOUNDS,
+)
+GPU_UTILIZATION_SAMPLES = _histogram(
+    "gpu_utilization_sample",
+    Unit.RATIO,
+    GPU,
+    "The driver's own utilization samples (about 7 a second), also on GPUs without GPM.",
+    origin="nvmlDeviceGetSamples(GPU_UTIL)",
+    bounds=RATIO_BOUNDS,
+)
+GPU_CODEC_UTILIZATION = _gauge(
+    "gpu_codec_utilization",
+    Unit.RATIO,
+    (*GPU, "engine"),
+    "Busy share of the video and JPEG engines.",
+    origin="nvmlDeviceGet{Encoder,Decoder,Jpg,Ofa}Utilization",
+    values=("encoder", "decoder", "jpeg", "ofa"),
+)
+GPU_BOUND_SECONDS = _counter(
+    "gpu_bound",
+    Unit.SECONDS,
+    (*GPU, "state"),
+    "Time by what limited the GPU, from SM and DRAM activity of every fast sample. The states add up "
+    "to the time sampled. starved needs open requests to be known.",
+    origin="docs/ARCHITECTURE.md, bound states",
+    values=BOUND_STATES,
+)
+GPU_SAMPLES = _counter(
+    "gpu_samples",
+    Unit.NONE,
+    GPU,
+    "Fast samples taken: its rate() is the sampling rate reached.",
+    origin="gpumon's sampler",
+)
+GPU_LAST_SAMPLE = _gauge(
+    "gpu_last_sample", Unit.TIMESTAMP, GPU, "When the newest fast sample was taken.", origin="gpumon's sampler"
+)
+
+# --- clocks, throttling -------------------------------------------------------------------------------------------
+GPU_CLOCK = _gauge(
+    "gpu_clock", Unit.HERTZ, (*GPU, "domain"), "Clock now.", origin="nvmlDeviceGetClockInfo", values=CLOCK_DOMAINS
+)
+GPU_CLOCK_MAX = _gauge(
+    "gpu_clock_max",
+    Unit.HERTZ,
+    (*GPU, "domain"),
+    "Highest clock of this board.",
+    origin="nvmlDeviceGetMaxClockInfo",
+    values=CLOCK_DOMAINS,
+)
+GPU_PERFORMANCE_STATE = _gauge(
+    "gpu_performance_state",
+    Unit.NONE,
+    GPU,
+    "P-state: 0 is fastest, 15 slowest.",
+    origin="nvmlDeviceGetPerformanceState",
+)
+GPU_THROTTLE_ACTIVE = _gauge(
+    "gpu_throttle_active",
+    Unit.NONE,
+    (*GPU, "reason"),
+    "1 while the reason held clocks down at the last fast sample. For durations use "
+    "gpumon_gpu_throttled_seconds_total.",
+    origin="nvmlDeviceGetCurrentClocksEventReasons",
+    values=THROTTLE_REASONS,
+)
+GPU_THROTTLED_SECONDS = _counter(
+    "gpu_throttled",
+    Unit.SECONDS,
+    (*GPU, "reason"),
+    "Time the reason held clocks down, counted by the GPU where it counts, else summed from the "
+    "reasons seen at every fast sample.",
+    origin="NVML fields 74, 76-79, 81, 269-271; nvmlDeviceGetCurrentClocksEventReasons",
+    values=THROTTLE_REASONS,
+)
+
+# --- power, heat --------------------------------------------------------------------------------------------------
+GPU_POWER = _gauge(
+    "gpu_power",
+    Unit.WATTS,
+    (*GPU, "kind"),
+    "Board power: average over the driver's window (1 s on Ampere and newer), instant now.",
+    origin="NVML fields 185, 186; nvmlDeviceGetPowerUsage",
+    values=("average", "instant"),
+)
+GPU_POWER_LIMIT = _gauge(
+    "gpu_power_limit",
+    Unit.WATTS,
+    (*GPU, "kind"),
+    "Power limits. enforced is the least of all limiters and the one that acts.",
+    origin="nvmlDeviceGet{EnforcedPowerLimit,PowerManagementLimit,PowerManagementDefaultLimit,"
+    "PowerManagementLimitConstraints}",
+    values=("enforced", "requested", "default", "min", "max"),
+)
+GPU_ENERGY = _counter(
+    "gpu_energy",
+    Unit.JOULES,
+    GPU,
+    "Energy used, carried on over driver reloads while gpumon runs.",
+    origin="NVML field 83, nvmlDeviceGetTotalEnergyConsumption",
+)
+GPU_TEMPERATURE = _gauge(
+    "gpu_temperature",
+    Unit.CELSIUS,
+    (*GPU, "sensor"),
+    "Temperature of the die and of the memory.",
+    origin="nvmlDeviceGetTemperatureV, NVML field 82",
+    values=("gpu", "memory"),
+)
+GPU_TEMPERATURE_LIMIT = _gauge(
+    "gpu_temperature_limit",
+    Unit.CELSIUS,
+    (*GPU, "limit"),
+    "Temperatures at which the GPU slows down or shuts off.",
+    origin="nvmlDeviceGetTemperatureThreshold",
+    values=("shutdown", "slowdown", "memory_max", "gpu_max"),
+)
+GPU_TEMPERATURE_MARGIN = _gauge(
+    "gpu_temperature_margin",
+    Unit.CELSIUS,
+    GPU,
+    "Degrees left until the GPU begins to slow down for heat.",
+    origin="nvmlDeviceGetMarginTemperature",
+)
+GPU_TEMPERATURE_MARGIN_LIMIT = _gauge(
+    "gpu_temperature_margin_limit",
+    Unit.CELSIUS,
+    (*GPU, "limit"),
+    "Margin at which the limit acts, on GPUs that state limits relative to the margin.",
+    origin="NVML fields 193-196",
+    values=("shutdown", "slowdown", "memory_max", "gpu_max"),
+)
+GPU_FAN = _gauge(
+    "gpu_fan",
+    Unit.RATIO,
+    (*GPU, "fan"),
+    "Fan speed asked for, over the fan's maximum; may pass 1.",
+    origin="nvmlDeviceGetFanSpeed_v2",
+    budget=GPUS * 4,
+)
+
+# --- memory -------------------------------------------------------------------------------------------------------
+GPU_MEMORY = _gauge(
+    "gpu_memory",
+    Unit.BYTES,
+    (*GPU, "state"),
+    "Device memory. The states add up to the board's memory.",
+    origin="nvmlDeviceGetMemoryInfo_v2",
+    values=("used", "free", "reserved"),
+)
+GPU_BAR1 = _gauge(
+    "gpu_bar1",
+    Unit.BYTES,
+    (*GPU, "state"),
+    "BAR1 aperture, through which host and peers reach device memory.",
+    origin="nvmlDeviceGetBAR1MemoryInfo",
+    values=("used", "free"),
+)
+GPU_ECC_ERRORS = _counter(
+    "gpu_ecc_errors",
+    Unit.NONE,
+    (*GPU, "kind", "scope"),
+    "ECC errors. scope volatile counts since the driver loaded, aggregate over the board's life.",
+    origin="NVML fields 3-6",
+    budget=GPUS * 2,
+    values=("volatile", "aggregate"),
+)
+GPU_REMAPPED_ROWS = _gauge(
+    "gpu_remapped_rows",
+    Unit.NONE,
+    (*GPU, "cause"),
+    "Memory rows replaced by spare ones.",
+    origin="nvmlDeviceGetRemappedRows, NVML fields 142, 143",
+    values=("correctable", "uncorrectable"),
+)
+GPU_ROW_REMAP_PENDING = _gauge(
+    "gpu_row_remap_pending", Unit.NONE, GPU, "1 if a row is replaced at the next GPU reset.", origin="NVML field 144"
+)
+GPU_ROW_REMAP_FAILED = _gauge(
+    "gpu_row_remap_failed",
+    Unit.NONE,
+    GPU,
+    "1 if a row could not be replaced: the board's end of life.",
+    origin="NVML field 145",
+)
+GPU_RETIRED_PAGES = _gauge(
+    "gpu_retired_pages",
+    Unit.NONE,
+    (*GPU, "cause"),
+    "Memory pages taken out of use (before Ampere).",
+    origin="NVML fields 29, 30",
+    values=("single_bit", "double_bit"),
+)
+GPU_RETIRED_PAGES_PENDING = _gauge(
+    "gpu_retired_pages_pending",
+    Unit.NONE,
+    GPU,
+    "1 if a page is taken out of use at the next reset.",
+    origin="NVML field 31",
+)
+
+# --- links --------------------------------------------------------------------------------------------------------
+_DIRECTIONS = ("tx", "rx")
+GPU_PCIE_BYTES = _counter(
+    "gpu_pcie",
+    Unit.BYTES,
+    (*GPU, "direction"),
+    "Bytes over PCIe, seen from the GPU.",
+    origin="NVML fields 197, 198; else GPM metrics 20, 21 summed",
+    values=_DIRECTIONS,
+)
+GPU_PCIE_REPLAYS = _counter("gpu_pcie_replays", Unit.NONE, GPU, "PCIe packets sent again.", origin="NVML field 94")
+GPU_PCIE_GENERATION = _gauge(
+    "gpu_pcie_link_generation",
+    Unit.NONE,
+    (*GPU, "kind"),
+    "PCIe generation; an idle GPU may lower it.",
+    origin="nvmlDeviceGet{Curr,Max}PcieLinkGeneration",
+    values=("current", "max"),
+)
+GPU_PCIE_WIDTH = _gauge(
+    "gpu_pcie_link_width",
+    Unit.NONE,
+    (*GPU, "kind"),
+    "PCIe lanes.",
+    origin="nvmlDeviceGet{Curr,Max}PcieLinkWidth",
+    values=("current", "max"),
+)
+GPU_NVLINK_BYTES = _counter(
+    "gpu_nvlink",
+    Unit.BYTES,
+    (*GPU, "direction"),
+    "Payload bytes over all NVLinks, seen from the GPU.",
+    origin="NVML fields 138, 139; else GPM metrics 61, 60 summed",
+    values=_DIRECTIONS,
+)
+GPU_NVLINK_ERRORS = _counter(
+    "gpu_nvlink_errors",
+    Unit.NONE,
+    (*GPU, "kind"),
+    "NVLink errors over all links.",
+    origin="NVML fields 38, 45, 52, 59, 160",
+    values=("crc_flit", "crc_data", "replay", "recovery", "ecc_data"),
+)
+GPU_NVLINKS = _gauge(
+    "gpu_nvlink_links",
+    Unit.NONE,
+    (*GPU, "state"),
+    "NVLinks by state.",
+    origin="nvmlDeviceGetNvLinkState",
+    values=("active", "inactive"),
+)
+
+# --- faults -------------------------------------------------------------------------------------------------------
+GPU_XID_ERRORS = _counter(
+    "gpu_xid_errors",
+    Unit.NONE,
+    (*GPU, "xid"),
+    "XID errors since gpumon started, from NVML events and the kernel log, each counted once.",
+    origin="nvmlEventSetWait_v2, kernel log",
+    budget=GPUS * 48,
+)
+GPU_XID_LAST = _gauge(
+    "gpu_xid_last",
+    Unit.TIMESTAMP,
+    (*GPU, "xid"),
+    "When the XID was last seen.",
+    origin="nvmlEventSetWait_v2, kernel log",
+    budget=GPUS * 48,
+)
+GPU_RECOVERY_ACTION = _gauge(
+    "gpu_recovery_action",
+    Unit.NONE,
+    GPU,
+    "What the driver asks for: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, "
+    "5 recover IMEX, 6 bus reset, 7 system reboot.",
+    origin="NVML field 230",
+)
+
+# --- MIG ----------------------------------------------------------------------------------------------------------
+MIG_INFO = _info(
+    "mig",
+    (*MIG, "gpu", "name"),
+    "What the MIG instance is.",
+    origin="nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetAttributes_v2",
+    budget=MIGS,
+)
+MIG_MEMORY = _gauge(
+    "mig_memory",
+    Unit.BYTES,
+    (*MIG, "state"),
+    "Device memory of the instance.",
+    origin="nvmlDeviceGetMemoryInfo_v2",
+    budget=MIGS,
+    values=("used", "free", "reserved"),
+)
+MIG_BAR1 = _gauge(
+    "mig_bar1",
+    Unit.BYTES,
+    (*MIG, "state"),
+    "BAR1 aperture of the instance.",
+    origin="nvmlDeviceGetBAR1MemoryInfo",
+    budget=MIGS,
+    values=("used", "free"),
+)
+_MIG_GPM = "NVML GPM metric {} of the GPU instance, mean since the sample before"
+MIG_SM_ACTIVE = _gauge(
+    "mig_sm_active", Unit.RATIO, MIG, "SM activity of the GPU instance.", origin=_MIG_GPM.format(2), budget=MIGS
+)
+MIG_SM_OCCUPANCY = _gauge(
+    "mig_sm_occupancy", Unit.RATIO, MIG, "SM occupancy of the GPU instance.", origin=_MIG_GPM.format(3), budget=MIGS
+)
+MIG_TENSOR_ACTIVE = _gauge(
+    "mig_tensor_active", Unit.RATIO, MIG, "Tensor activity of the GPU instance.", origin=_MIG_GPM.format(5), budget=MIGS
+)
+MIG_DRAM_ACTIVE = _gauge(
+    "mig_dram_active", Unit.RATIO, MIG, "DRAM activity of the GPU instance.", origin=_MIG_GPM.format(10), budget=MIGS
+)
+MIG_GRAPHICS_ACTIVE = _gauge(
+    "mig_graphics_active",
+    Unit.RATIO,
+    MIG,
+    "Graphics engine activity of the GPU instance.",
+    origin=_MIG_GPM.format(1),
+    budget=MIGS,
+)
+MIG_SM_ACTIVE_SECONDS = _counter(
+    "mig_sm_active",
+    Unit.SECONDS,
+    MIG,
+    "Integral of SM activity of the GPU instance.",
+    origin="sum of gpumon_mig_sm_active_ratio x interval",
+    budget=MIGS,
+)
+MIG_DRAM_ACTIVE_SECONDS = _counter(
+    "mig_dram_active",
+    Unit.SECONDS,
+    MIG,
+    "Integral of DRAM activity of the GPU instance.",
+    origin="sum of gpumon_mig_dram_active_ratio x interval",
+    budget=MIGS,
+)
+
+# --- processes ----------------------------------------------------------------------------------------------------
+_P = PROCESSES
+PROCESS_GPU_MEMORY = _gauge(
+    "process_gpu_memory",
+    Unit.BYTES,
+    GPU_WORKLOAD,
+    "Device memory the process holds; what is past the cap is summed as process other.",
+    origin="nvmlDeviceGet{Compute,Graphics}RunningProcesses_v3",
+    budget=_P,
+)
+PROCESS_GPU_SM = _gauge(
+    "process_gpu_sm",
+    Unit.RATIO,
+    GPU_WORKLOAD,
+    "SM share of the process over the last samples.",
+    origin="nvmlDeviceGetProcessUtilization",
+    budget=_P,
+)
+PROCESS_PAGE_FAULTS = _counter(
+    "process_page_faults",
+    Unit.NONE,
+    (*WORKLOAD, "kind"),
+    "Page faults of the process and its threads: major ones waited for storage or a migration.",
+    origin="/proc/<pid>/stat minflt, majflt",
+    budget=_P,
+    values=("major", "minor"),
+)
+PROCESS_CPU_SECONDS = _counter(
+    "process_cpu",
+    Unit.SECONDS,
+    WORKLOAD,
+    "CPU time, user and system, all threads.",
+    origin="/proc/<pid>/stat utime, stime",
+    budget=_P,
+)
+PROCESS_RUNQUEUE_SECONDS = _counter(
+    "process_runqueue_wait",
+    Unit.SECONDS,
+    WORKLOAD,
+    "Time threads of the process were ready to run and had no CPU.",
+    origin="/proc/<pid>/task/<tid>/schedstat",
+    budget=_P,
+)
+PROCESS_THREADS = _gauge(
+    "process_threads", Unit.NONE, WORKLOAD, "Threads.", origin="/proc/<pid>/stat num_threads", budget=_P
+)
+PROCESS_RESIDENT = _gauge(
+    "process_resident", Unit.BYTES, WORKLOAD, "Resident host memory.", origin="/proc/<pid>/statm resident", budget=_P
+)
+PROCESS_NUMA_RESIDENT = _gauge(
+    "process_numa_resident",
+    Unit.BYTES,
+    (*WORKLOAD, "node"),
+    "Resident host memory per NUMA node, estimated from about 1,024 sampled pages.",
+    origin="move_pages(2) in query mode, /proc/<pid>/maps",
+    budget=_P * 8,
+)
+PROCESS_NUMA_LOCAL = _gauge(
+    "process_numa_local",
+    Unit.RATIO,
+    (*GPU, *WORKLOAD),
+    "Share of the process's resident pages on the NUMA node of its GPU.",
+    origin="move_pages(2), /sys/bus/pci/devices/<bdf>/numa_node",
+    budget=_P,
+)
+PROCESS_CPUS_LOCAL = _gauge(
+    "process_cpus_local",
+    Unit.RATIO,
+    (*GPU, *WORKLOAD),
+    "Share of the CPUs the process may use that are on the NUMA node of its GPU.",
+    origin="/proc/<pid>/status Cpus_allowed_list, /sys/bus/pci/devices/<bdf>/local_cpulist",
+    budget=_P,
+)
+PROCESS_CPU_THROTTLED = _counter(
+    "process_cgroup_cpu_throttled",
+    Unit.SECONDS,
+    WORKLOAD,
+    "Time the cgroup of the process was denied CPU by its quota.",
+    origin="cpu.stat throttled_usec (v2), throttled_time (v1)",
+    budget=_P,
+)
+PROCESS_PRESSURE = _counter(
+    "process_cgroup_pressure_stalled",
+    Unit.SECONDS,
+    (*WORKLOAD, "resource", "kind"),
+    "Time tasks of the cgroup of the process were stalled: some, or all of them (full).",
+    origin="<cgroup>/{cpu,memory,io}.pressure",
+    budget=_P * 3,
+    values=("some", "full"),
+)
+
+# --- host ---------------------------------------------------------------------------------------------------------
+HOST_PAGE_FAULTS = _counter(
+    "host_page_faults",
+    Unit.NONE,
+    ("kind",),
+    "Page faults of the whole host.",
+    origin="/proc/vmstat pgfault, pgmajfault",
+    budget=1,
+    values=("major", "minor"),
+)
+HOST_SWAP_PAGES = _counter(
+    "host_swap_pages",
+    Unit.NONE,
+    ("direction",),
+    "Pages swapped in and out.",
+    origin="/proc/vmstat pswpin, pswpout",
+    budget=1,
+    values=("in", "out"),
+)
+HOST_OOM_KILLS = _counter(
+    "host_oom_kills", Unit.NONE, (), "Processes killed for lack of memory.", origin="/proc/vmstat oom_kill", budget=1
+)
+HOST_PRESSURE = _counter(
+    "host_pressure_stalled",
+    Unit.SECONDS,
+    ("resource", "kind"),
+    "Time tasks of the host were stalled: some, or all of them (full).",
+    origin="/proc/pressure/{cpu,memory,io}",
+    budget=3,
+    values=("some", "full"),
+)
+HOST_NUMA_PAGES = _counter(
+    "host_numa_pages",
+    Unit.NONE,
+    ("node", "event"),
+    "Page allocations by NUMA outcome.",
+    origin="/sys/devices/system/node/node<N>/numastat",
+    budget=NODES,
+    values=("hit", "miss", "foreign", "interleave_hit", "local", "other"),
+)
+HOST_MEMORY = _gauge(
+    "host_memory",
+    Unit.BYTES,
+    ("node", "state"),
+    "Memory per NUMA node. The states add up to the node's memory.",
+    origin="/sys/devices/system/node/node<N>/meminfo",
+    budget=NODES,
+    values=("used", "file", "free"),
+)
+
+# --- gpumon itself --------------------------------------------------------------------------------------------------
+SOURCE_UP = _gauge(
+    "source_up", Unit.NONE, ("source",), "1 if the last pass of the source succeeded.", origin="gpumon", budget=32
+)
+SOURCE_DURATION = _gauge(
+    "source_duration", Unit.SECONDS, ("source",), "Length of the last pass of the source.", origin="gpumon", budget=32
+)
+SOURCE_LAST_SUCCESS = _gauge(
+    "source_last_success", Unit.TIMESTAMP, ("source",), "When the source last succeeded.", origin="gpumon", budget=32
+)
+SOURCE_ERRORS = _counter(
+    "source_errors",
+    Unit.NONE,
+    ("source", "reason"),
+    "Failed passes and single failed readings, by reason.",
+    origin="gpumon",
+    budget=32 * 7,
+)
+NVML_CALL = _histogram(
+    "nvml_call",
+    Unit.SECONDS,
+    ("call",),
+    "Time NVML took to answer, by function.",
+    origin="gpumon",
+    bounds=CALL_BOUNDS,
+    budget=64,
+)
+NVML_STATE = _gauge(
+    "nvml_state",
+    Unit.NONE,
+    ("state",),
+    "1 for the state that gpumon's hold on NVML is in.",
+    origin="gpumon",
+    budget=1,
+    values=("starting", "running", "unavailable", "released", "stuck"),
+)
+SAMPLER_RESTARTS = _counter(
+    "sampler_restarts",
+    Unit.NONE,
+    ("reason",),
+    "Times the sampler process was replaced.",
+    origin="gpumon",
+    budget=1,
+    values=("exited", "stuck", "driver"),
+)
+SERIES = _gauge("series", Unit.NONE, (), "Series exposed now.", origin="gpumon", budget=1)
+SERIES_DROPPED = _counter(
+    "series_dropped",
+    Unit.NONE,
+    ("reason",),
+    "Series left out, by reason; counted at every pass.",
+    origin="gpumon",
+    budget=1,
+    values=("budget", "duplicate", "sampler_backlog"),
+)
+SAMPLES_REJECTED = _counter(
+    "samples_rejected",
+    Unit.NONE,
+    ("field", "reason"),
+    "Readings that cannot be true and were dropped.",
+    origin="gpumon",
+    budget=256,
+)
+CONFIG_RELOAD_OK = _gauge(
+    "config_last_reload_successful",
+    Unit.NONE,
+    (),
+    "1 if the last reload of the configuration was taken.",
+    origin="gpumon",
+    budget=1,
+)
+CONFIG_RELOAD_TIME = _gauge(
+    "config_last_reload_success", Unit.TIMESTAMP, (), "When a configuration was last taken.", origin="gpumon", budget=1
+)
+SELF_CPU = _counter(
+    "self_cpu",
+    Unit.SECONDS,
+    ("component",),
+    "CPU time of gpumon's own processes.",
+    origin="/proc/<pid>/stat",
+    budget=1,
+    values=("main", "sampler"),
+)
+SELF_RESIDENT = _gauge(
+    "self_resident",
+    Unit.BYTES,
+    ("component",),
+    "Resident memory of gpumon's own processes.",
+    origin="/proc/<pid>/statm",
+    budget=1,
+    values=("main", "sampler"),
+)
+
+METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All families, in the order of this file, which is the order of exposition and of the docs."""
