@@ -57,7 +57,7 @@ POWER_BOUNDS = (
     1000.0,
     1200.0,
 )
-CALL_BOUNDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 1.0, 5.0)
+CALL_BOUNDS = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 
 
 def _metric(
@@ -165,13 +165,20 @@ GPU_COUNT = _gauge(
     budget=1,
     values=("expected", "present", "lost"),
 )
+GPU_PRESENT = _gauge(
+    "gpu_present",
+    Unit.NONE,
+    GPU,
+    "1 while the GPU answers, 0 once it is lost or a call to it hangs. Its other series are absent then.",
+    origin="gpumon's sampler",
+)
 GPU_FIELD_SUPPORTED = _gauge(
     "gpu_field_supported",
     Unit.NONE,
     (*GPU, "field"),
     "1 where this GPU and driver answer for the field, 0 where they said that they never will: why a graph is empty.",
     origin="return code of the first read of each generation",
-    budget=GPUS * 64,
+    budget=GPUS * 96,
 )
 
 # --- activity ---------------------------------------------------------------------------------------------------
@@ -818,6 +825,15 @@ SAMPLES_REJECTED = _counter(
     origin="gpumon",
     budget=256,
 )
+HISTORY_SERIES = _gauge(
+    "history_series",
+    Unit.NONE,
+    ("state",),
+    "Series whose newest points are kept for detectors and rates: kept, and refused for lack of room.",
+    origin="gpumon",
+    budget=1,
+    values=("kept", "refused"),
+)
 CONFIG_RELOAD_OK = _gauge(
     "config_last_reload_successful",
     Unit.NONE,
@@ -850,3 +866,23 @@ SELF_RESIDENT = _gauge(
 
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All families, in the order of this file, which is the order of exposition and of the docs."""
+
+_FIRST_OF_GROUP = {
+    "identity": BUILD_INFO,
+    "activity": GPU_UTILIZATION,
+    "clocks and throttling": GPU_CLOCK,
+    "power and heat": GPU_POWER,
+    "memory": GPU_MEMORY,
+    "links": GPU_PCIE_BYTES,
+    "faults": GPU_XID_ERRORS,
+    "MIG": MIG_INFO,
+    "processes": PROCESS_GPU_MEMORY,
+    "host": HOST_PAGE_FAULTS,
+    "gpumon itself": SOURCE_UP,
+}
+_STARTS = [METRICS.index(first) for first in _FIRST_OF_GROUP.values()]
+
+GROUPS: dict[str, tuple[Metric, ...]] = {
+    group: METRICS[start:end] for group, start, end in zip(_FIRST_OF_GROUP, _STARTS, [*_STARTS[1:], None], strict=True)
+}
+"""The same, by the sections of this file: the chapters of the docs."""

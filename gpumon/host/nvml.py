@@ -140,6 +140,7 @@ MAX_MIG = _call("max_mig", "nvmlDeviceGetMaxMigDeviceCount")
 REMAPPED_ROWS = _call(
     "remapped_rows", "nvmlDeviceGetRemappedRows", outs=("u32", "u32", "u32", "u32")
 )  # correctable, uncorrectable, pending, failed
+ECC_MODE = _call("ecc_mode", "nvmlDeviceGetEccMode", outs=("u32", "u32"))  # current, pending: 0 off, 1 on
 FAN_SPEEDS = tuple(_call(f"fan_{i}", "nvmlDeviceGetFanSpeed_v2", args=(i,)) for i in range(8))  # percent
 NVLINK_STATES = tuple(_call(f"nvlink_state_{i}", "nvmlDeviceGetNvLinkState", args=(i,)) for i in range(36))
 
@@ -222,10 +223,14 @@ class UtilizationSample(NamedTuple):
 
 
 class GpmReading(NamedTuple):
-    """Means over the time between two GPM samples, in NVML's unit, in the order asked for; None where none."""
+    """Means over the time between two GPM samples, in NVML's unit, in the order asked for."""
 
     values: tuple[float | None, ...]
+    """None where NVML had no finite value."""
     codes: tuple[int, ...]
+    """Return code per metric."""
+    interval_s: float
+    """Time between the two samples."""
 
 
 class Event(NamedTuple):
@@ -289,9 +294,10 @@ class GpmReader(Protocol):
     metrics: tuple[int, ...]
 
     def read(self) -> GpmReading | None:
-        """Take a sample and compare it with the one before; None at the first, or if nothing moved.
+        """Take a sample and compare it with the one before; None at the first.
 
-        Raises NvmlError when sampling or the whole comparison fails.
+        Raises NvmlError when sampling or the whole comparison fails; the older sample is kept then, so that the
+        next reading covers the longer time.
         """
         ...
 
@@ -325,6 +331,8 @@ class Nvml(Protocol):
 
     generation: int
     """Counts successful opens; 0 before the first."""
+    calls: CallTimes
+    """Calls that belong to no device: open, count, handles, events."""
 
     def open(self) -> None:
         """Load and initialise. A new generation: every earlier Device is stale."""

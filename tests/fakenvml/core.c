@@ -225,33 +225,28 @@ static bool enter(struct call *call, uint32_t function, uint32_t column, unsigne
         return false;
     }
     int injected = apply_rules(state, call->cell, number);
-    if (injected >= 0) {
-        call->rc = injected;
-        return injected == SUCCESS; /* rule "answer SUCCESS" means: behave although broken */
+    if (injected > SUCCESS || handle_rc) {
+        bool broken = injected < 0 && !(flags & NO_STATE_CODE) && state->global_code &&
+                      total >= state->global_from_call;
+        call->rc = injected > SUCCESS ? injected : broken ? state->global_code : handle_rc;
+        return false;
     }
-    if (!(flags & NO_STATE_CODE)) {
-        int code = __atomic_load_n(&state->global_code, __ATOMIC_ACQUIRE);
-        bool spared = (flags & IS_INIT) && state->global_spares_init;
-        if (code && !spared && total >= state->global_from_call) {
+    /* An injected SUCCESS overrides the scenario: this call works although all others fail. */
+    if (injected < 0) {
+        int code = SUCCESS;
+        if (!(flags & NO_STATE_CODE)) {
+            bool spared = (flags & IS_INIT) && state->global_spares_init;
+            if (!spared && total >= state->global_from_call)
+                code = __atomic_load_n(&state->global_code, __ATOMIC_ACQUIRE);
+            if (!code && call->gpu)
+                code = __atomic_load_n(&call->gpu->dead_code, __ATOMIC_ACQUIRE);
+        }
+        if (!code)
+            code = __atomic_load_n(&call->cell->base_code, __ATOMIC_RELAXED);
+        if (code) {
             call->rc = code;
             return false;
         }
-    }
-    if (handle_rc) {
-        call->rc = handle_rc;
-        return false;
-    }
-    if (call->gpu && !(flags & NO_STATE_CODE)) {
-        int dead = __atomic_load_n(&call->gpu->dead_code, __ATOMIC_ACQUIRE);
-        if (dead) {
-            call->rc = dead;
-            return false;
-        }
-    }
-    int base = __atomic_load_n(&call->cell->base_code, __ATOMIC_RELAXED);
-    if (base) {
-        call->rc = base;
-        return false;
     }
     if (call->gpu) {
         bool sets = call->gpu->mig_current && (flags & NOT_WITH_SETS);

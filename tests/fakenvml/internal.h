@@ -168,6 +168,13 @@ nvmlReturn_t call_leave(struct call *call, nvmlReturn_t rc);
     if (!call_enter_column(&call, FN_##fn, FNV_NO_GPU, flags)) \
     return call_leave(&call, call.rc)
 #define DONE(rc) return call_leave(&call, (rc))
+#define WRITE(out, value)                \
+    do {                                 \
+        if (!(out))                      \
+            DONE(INVALID_ARGUMENT);      \
+        *(out) = (value);                \
+        DONE(SUCCESS);                   \
+    } while (0)
 
 /* ---- handles: magic 16 | kind 4 | slot 6 | index 6 | generation 32 ---- */
 

@@ -505,6 +505,12 @@ STRUCTS: dict[str, type[c.Structure]] = {
 }
 
 
+def offset(struct: type[c.Structure], member: str) -> int:
+    """Where a member lies; the class attribute is a descriptor that annotations hide."""
+    where: int = getattr(struct, member).offset
+    return where
+
+
 def column(gpu: int | None, mig: int | None = None) -> int:
     """The rule column of a GPU slot, of one of its MIG slots, or of calls without a device."""
     if gpu is None:

@@ -1,0 +1,34 @@
+# The base is named by its tag. A release builds with the digest of that day:
+#   docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:… .
+# It has to be a glibc base: the NVIDIA runtime puts glibc-linked driver libraries into the container.
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
+WORKDIR /src
+COPY pyproject.toml README.md LICENSE ./
+COPY gpumon gpumon
+RUN python -m venv /opt/gpumon \
+    && /opt/gpumon/bin/python -m pip install --no-cache-dir . \
+    && /opt/gpumon/bin/python -m pip uninstall --yes pip setuptools
+
+FROM ${BASE}
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="gpumon" \
+      org.opencontainers.image.description="Tells you why a token was slow: GPU, host and inference traces on one clock." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /opt/gpumon /opt/gpumon
+# Compiled here, the base's standard library too (the base comes without .pyc files), because the file system is
+# read-only where this runs: without them the start takes twice as long and 7 MB more.
+RUN python -m compileall -q -j 0 -x lib2to3 /opt/gpumon/lib \
+    "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
+# All GPUs, of the driver's libraries only NVML: what the NVIDIA container runtime reads.
+ENV NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=utility \
+    PYTHONDONTWRITEBYTECODE=1
+USER 65534:65534
+EXPOSE 9450
+ENTRYPOINT ["/opt/gpumon/bin/python", "-m", "gpumon"]
+CMD ["run"]

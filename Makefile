@@ -1,0 +1,57 @@
+# make demo    set up, then a simulated node of eight GPUs at http://127.0.0.1:9450/metrics
+# make test    set up, then every test
+# make check   set up, then what CI checks besides the tests
+# make docs    write docs/METRICS.md and docs/CONFIGURATION.md anew
+# make bench   set up, then every benchmark: a line of JSON for each claim
+# make clean   remove what these made
+#
+# Setting up makes .venv (Python 3.11 or newer) and, as root on Debian, installs the packages that are missing.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+READY := .venv/.ready
+SCRIPTS := .ci/run $(wildcard scripts/*.sh)
+
+.PHONY: help demo test check docs bench clean system
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+# The packages of the system. Runs every time: it only looks, unless one is missing.
+system:
+	@scripts/system_packages.sh
+
+$(READY): pyproject.toml scripts/make_venv.sh | system
+	scripts/make_venv.sh .venv
+	touch $@
+
+demo: $(READY)
+	exec $(BIN)/gpumon demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/gen_docs.py --check
+	$(BIN)/shellcheck $(SCRIPTS)
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/yamllint --strict .
+	command -v promtool
+	scripts/check_wheel.sh $(BIN)/python
+
+docs: $(READY)
+	$(BIN)/python scripts/gen_docs.py
+
+bench: $(READY)
+	@shopt -s nullglob; for script in benchmarks/[!_]*.py; do $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf .venv .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,380 @@
+"""Wires everything together, and its life: start, reload, stop. The only place that knows all the parts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import uvicorn
+import uvloop
+
+from gpumon import __version__, catalogue
+from gpumon.config import Config
+from gpumon.config_load import ConfigError
+from gpumon.export.compat import DcgmExposition
+from gpumon.export.dcgm_names import DCGM, DCGM_NEXT
+from gpumon.export.prometheus import Exposition
+from gpumon.export.scrape import ScrapeCache
+from gpumon.health import Health
+from gpumon.host.clock import Clock, SystemClock
+from gpumon.host.files import Files, ReadError
+from gpumon.host.host_files import HostFiles
+from gpumon.host.kmsg import DevKmsg, KernelLog
+from gpumon.host.move_pages import MovePages
+from gpumon.host.pages import Pages
+from gpumon.model import Sample, SourceError
+from gpumon.node import GpuHolders, Node
+from gpumon.runner import Runner
+from gpumon.sampler.handover import Plan
+from gpumon.sampler.link import SamplerLink, command
+from gpumon.sources.host import HostSource
+from gpumon.sources.kernel_log import KernelLogSource
+from gpumon.sources.numa import NumaSource
+from gpumon.sources.processes import ProcessSource
+from gpumon.sources.procfs import TICKS_PER_SECOND, parse_stat, parse_statm
+from gpumon.store import Store
+from gpumon.web.asgi import Asgi, Dispatcher, RefusedError
+
+log = logging.getLogger(__name__)
+
+DISCOVERY_S = 2.0
+KERNEL_LOG_S = 1.0
+SELF_S = 5.0
+GPU_SOURCES = ("gpu_fast", "gpu_slow", "gpu_inventory")
+"""Passes in the sampler that must have been made once before gpumon is ready, if NVML is there at all."""
+RESTART_SECTIONS = ("http", "nvml", "host", "store")
+"""Sections of the configuration that only a restart changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine gpumon runs on, behind ports: the real one or a simulated one."""
+
+    files: Files
+    pages: Pages
+    kernel_log: KernelLog | None
+    sampler: list[str] | None
+    """Command of the sampler process; None without NVML."""
+    sampler_options: dict[str, str]
+
+
+def real_machine(config: Config) -> Machine:
+    """The machine as it is."""
+    host, nvml = config.host, config.nvml
+    options = {
+        "library": nvml.library or "",
+        "procfs": str(host.procfs),
+        "sysfs": str(host.sysfs),
+        "cgroupfs": str(host.cgroupfs),
+    }
+    files = HostFiles(procfs=str(host.procfs), sysfs=str(host.sysfs), cgroupfs=str(host.cgroupfs))
+    kernel_log = DevKmsg(str(host.kernel_log)) if host.kernel_log is not None else None
+    return Machine(files, MovePages(), kernel_log, command("gpumon.sampler") if nvml.enabled else None, options)
+
+
+def simulated_machine(clock: Clock, seed: int = 7, gpus: int = 8) -> Machine:
+    """A node of eight H200 that serves."""
+    from gpumon.sim.files import SimFiles
+    from gpumon.sim.kmsg import SimKernelLog
+    from gpumon.sim.pages import SimPages
+    from gpumon.sim.world import World
+
+    started_at_s = clock.now_s()
+    world = World(seed, gpus, started_at_s=started_at_s)
+    options = {"seed": str(seed), "gpus": str(gpus), "started_at_s": repr(started_at_s)}
+    return Machine(
+        SimFiles(world, clock),
+        SimPages(world, clock),
+        SimKernelLog(world, clock),
+        command("gpumon.sim.sampler"),
+        options,
+    )
+
+
+class App:
+    """One running gpumon. ``start``, serve ``asgi``, ``stop``."""
+
+    def __init__(self, config: Config, machine: Machine, clock: Clock, reload: Callable[[], Config] | None) -> None:
+        self._config = config
+        self._machine = machine
+        self._clock = clock
+        self._reload = reload
+        self._reload_lock = threading.Lock()
+        self._reload_ok = True
+        self._reloaded_at_s = clock.now_s()
+        self.store = Store(max_series=config.store.max_series, history_points=config.store.history_points)
+        self.health = Health(clock.to_unix)
+        self.node = Node(self.store, self.health, clock, processes_believed_s=3 * config.cadence.slow_s)
+        self._link: SamplerLink | None = None
+        if machine.sampler is not None:
+            self.health.expect("nvml")
+            self._expect_gpu_sources(config)
+            self._link = SamplerLink(
+                machine.sampler,
+                machine.sampler_options,
+                _plan(config),
+                clock,
+                self.node,
+                publish_s=config.cadence.publish_s,
+                restart_after_s=config.nvml.restart_after_s,
+            )
+        self._runner = self._build_runner(config)
+        self._own_files = HostFiles()
+        self._self_samples: list[Sample] = []
+        self._self_at_s = 0.0
+        self._stop = threading.Event()
+        self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        exposition = Exposition()
+        interval_s = config.cadence.publish_s
+        self._pages = {
+            "": ScrapeCache(self.store.view, exposition.render, min_interval_s=interval_s),
+        }
+        hostname = os.environ.get("NODE_NAME") or socket.gethostname()  # in a pod, the host's name by the downward API
+        for names, fields in (("dcgm", DCGM), ("dcgm-next", DCGM_NEXT)):
+            render = DcgmExposition(fields, hostname).render
+            self._pages[names] = ScrapeCache(self.store.view, render, min_interval_s=interval_s, text_only=True)
+        self.asgi = Dispatcher(
+            self._pages,
+            clock.now_s,
+            self.waiting_for,
+            self if config.http.admin else None,
+            self._make_api if config.http.ui else None,
+        )
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to read."""
+        if self._link is not None:
+            self._link.start()
+        self._runner.start()
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """End in order: sources first, then the sampler, which lets go of NVML."""
+        self._stop.set()
+        self._runner.stop()
+        if self._link is not None:
+            self._link.stop()
+
+    def waiting_for(self) -> list[str]:
+        """Sources whose first pass is still to come. Without NVML its sources are not waited for."""
+        waiting = set(self.health.waiting_for())
+        gpu = waiting.intersection(GPU_SOURCES)
+        if self._link is None or self._link.state != "running":
+            waiting -= gpu
+        return sorted(waiting)
+
+    # --- what an operator may ask for -------------------------------------------------------------------------------
+
+    def reload(self) -> str:
+        """Read the configuration again; what cannot be taken leaves everything as it is."""
+        if self._reload is None:
+            raise RefusedError("there is no configuration to read again")
+        with self._reload_lock:
+            try:
+                fresh = self._reload()
+            except ConfigError as error:
+                self._reload_ok = False
+                log.warning("reload=refused detail=%r", str(error))
+                raise RefusedError(f"kept the configuration in effect: {error}") from error
+            changed = [name for name in RESTART_SECTIONS if getattr(fresh, name) != getattr(self._config, name)]
+            if changed:
+                self._reload_ok = False
+                log.warning("reload=refused detail='only a restart changes %s'", ", ".join(changed))
+                raise RefusedError(f"kept the configuration in effect: only a restart changes {', '.join(changed)}")
+            self._apply(fresh)
+            self._reload_ok = True
+            self._reloaded_at_s = self._clock.now_s()
+            log.info("reload=taken")
+            return "reloaded"
+
+    def release_nvml(self) -> str:
+        """Let go of the driver."""
+        if self._link is None:
+            raise RefusedError("nvml.enabled is off")
+        self._link.release()
+        return "released"
+
+    def acquire_nvml(self) -> str:
+        """Take the driver again."""
+        if self._link is None:
+            raise RefusedError("nvml.enabled is off")
+        self._link.acquire()
+        return "acquiring"
+
+    def _apply(self, fresh: Config) -> None:
+        logging.getLogger().setLevel(fresh.log.level.upper())
+        self._runner.stop()
+        self._config = fresh
+        if self._link is not None:
+            self._expect_gpu_sources(fresh)
+            self._link.reconfigure(_plan(fresh), fresh.cadence.publish_s, fresh.nvml.restart_after_s)
+        self._runner = self._build_runner(fresh)
+        self._runner.start()
+
+    # --- building -----------------------------------------------------------------------------------------------
+
+    def _expect_gpu_sources(self, config: Config) -> None:
+        cadence = config.cadence
+        publish_s = max(cadence.publish_s, cadence.fast_s)
+        for source, every_s in zip(GPU_SOURCES, (publish_s, cadence.slow_s, cadence.inventory_s), strict=True):
+            self.health.expect(source, stale_after_s=3 * every_s + 2.0)
+
+    def _build_runner(self, config: Config) -> Runner:
+        """The sources of the main process, in the order in which a reader should meet them."""
+        machine, node, cadence = self._machine, self.node, config.cadence
+        runner = Runner(self._clock, self.store, self.health)
+        runner.add(HostSource(machine.files), cadence.medium_s)
+        holders = GpuHolders(node, machine.files, config.processes.server_names, config.processes.limit)
+        runner.add(holders, min(DISCOVERY_S, cadence.slow_s))
+        processes = ProcessSource(machine.files, holders.targets, config.processes.limit, slow_s=cadence.slow_s)
+        runner.add(processes, cadence.medium_s)
+        if config.numa.enabled:
+            numa = NumaSource(
+                machine.files,
+                machine.pages,
+                holders.targets,
+                node.gpu_pci,
+                sample_pages=config.numa.sample_pages,
+                exact=config.numa.exact,
+                exact_limit_bytes=config.numa.exact_limit_bytes,
+            )
+            runner.add(numa, cadence.numa_s)
+        if machine.kernel_log is not None:
+            runner.add(KernelLogSource(machine.kernel_log, node.xids.kernel_event), KERNEL_LOG_S)
+        runner.add(node.xids, cadence.publish_s)
+        return runner
+
+    def _make_api(self) -> Asgi:
+        from gpumon.web.api import make_api
+
+        return cast(Asgi, make_api(lambda: self.store.view(self._clock.now_s())))  # FastAPI's types are its own
+
+    # --- housekeeping ---------------------------------------------------------------------------------------------
+
+    def _keep_house(self) -> None:
+        while not self._stop.wait(self._config.cadence.publish_s):
+            at_s = self._clock.now_s()
+            self._runner.watch(at_s)
+            self.store.put("gpumon", at_s, self._own_samples(at_s), 10 * self._config.cadence.publish_s + 5.0)
+            for page in self._pages.values():
+                page.refresh(at_s)
+
+    def _own_samples(self, at_s: float) -> Iterator[Sample]:
+        yield Sample(catalogue.BUILD_INFO, (__version__, platform.python_version()), 1.0)
+        yield Sample(catalogue.CONFIG_RELOAD_OK, (), float(self._reload_ok))
+        yield Sample(catalogue.CONFIG_RELOAD_TIME, (), self._clock.to_unix(self._reloaded_at_s))
+        yield from self.health.samples(at_s)
+        yield from self.store.self_samples(at_s)
+        yield from self.node.own_samples()
+        if at_s - self._self_at_s >= SELF_S:
+            self._self_at_s = at_s
+            self._self_samples = list(self._usage())
+        yield from self._self_samples
+
+    def _usage(self) -> Iterator[Sample]:
+        sampler = self._link.pid if self._link is not None else None
+        for component, pid in (("main", os.getpid()), ("sampler", sampler)):
+            if pid is None:
+                continue
+            try:
+                stat = parse_stat(self._own_files.read(f"proc/{pid}/stat"))
+                resident = parse_statm(self._own_files.read(f"proc/{pid}/statm"))
+            except (ReadError, SourceError):
+                continue  # it ended just now
+            yield Sample(catalogue.SELF_CPU, (component,), stat.cpu_ticks / TICKS_PER_SECOND)
+            yield Sample(catalogue.SELF_RESIDENT, (component,), resident * os.sysconf("SC_PAGESIZE"))
+
+
+def _plan(config: Config) -> Plan:
+    cadence, nvml = config.cadence, config.nvml
+    return Plan(
+        fast_s=cadence.fast_s,
+        mig_s=cadence.publish_s,
+        slow_s=cadence.slow_s,
+        inventory_s=cadence.inventory_s,
+        stuck_after_s=nvml.stuck_after_s,
+        retry_min_s=nvml.retry_min_s,
+        retry_max_s=nvml.retry_max_s,
+    )
+
+
+def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit status. A second signal ends at once. SIGHUP reloads."""
+    clock = SystemClock()
+    machine = simulated_machine(clock) if demo else real_machine(config)
+    listener = _listen(config)
+    host, port = listener.getsockname()[:2]
+    app = App(config, machine, clock, reload)
+    app.start()
+    shown = f"[{host}]" if ":" in host else host
+    log.info("http=listening url=http://%s:%d/metrics demo=%s", shown, port, str(demo).lower())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(app, listener))
+    finally:
+        app.stop()
+        log.info("gpumon=stopped")
+    return 0
+
+
+def _listen(config: Config) -> socket.socket:
+    address = config.http.address
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=512)
+    except OSError as error:
+        raise OSError(f"cannot listen on {config.http.listen}: {error.strerror or error}") from error
+
+
+async def _serve(app: App, listener: socket.socket) -> None:
+    server = _Server(
+        uvicorn.Config(
+            app.asgi,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=3,
+            timeout_keep_alive=75,
+            limit_concurrency=512,
+        )
+    )
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if server.should_exit:
+            os._exit(1)  # asked twice: now
+        server.should_exit = True
+
+    def reload() -> None:
+        loop.run_in_executor(None, _quietly_reload, app)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    await server.serve(sockets=[listener])
+
+
+def _quietly_reload(app: App) -> None:
+    with contextlib.suppress(RefusedError):  # logged and exported by reload()
+        app.reload()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: it would end the process by the signal, not by its own exit status."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

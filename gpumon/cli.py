@@ -1,0 +1,169 @@
+"""The command line: takes arguments apart, loads the configuration, and hands over.
+
+Decides exit codes: 0 done, 1 failed or interrupted, 2 wrong arguments or configuration (doctor has its own meaning,
+see its help). Imports of what a command needs are inside it, so that ``gpumon --version`` costs click alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeVar
+
+import click
+
+from gpumon import __version__
+
+if TYPE_CHECKING:
+    from gpumon.config import Config
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+_OPTIONS = (
+    click.option(
+        "--config", "path", metavar="FILE", type=click.Path(path_type=Path), help="YAML file; docs/CONFIGURATION.md."
+    ),
+    click.option("--listen", metavar="HOST:PORT", help="Where to serve; port 0 takes a free one and logs it."),
+    click.option("--nvml-lib", metavar="PATH", help="NVML library to load."),
+    click.option("--procfs", metavar="DIR", help="Where /proc is."),
+    click.option("--sysfs", metavar="DIR", help="Where /sys is."),
+    click.option("--cgroupfs", metavar="DIR", help="Where the cgroup tree is."),
+    click.option("--log-format", metavar="text|json", help="Lines of text or of JSON, on standard error."),
+    click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
+)
+
+
+def _configured(command: _Command) -> _Command:
+    """The options that every command with a configuration shares."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="gpumon", message="%(prog)s %(version)s")
+def commands() -> None:
+    """Tells you why a token was slow: GPU, host and inference on one clock."""
+
+
+@commands.command()
+@_configured
+def run(path: Path | None, **flags: str | None) -> int:
+    """Watch this machine and serve what is seen. Never simulates."""
+    return _serve(path, flags, demo=False)
+
+
+@commands.command()
+@_configured
+def demo(path: Path | None, **flags: str | None) -> int:
+    """The same on a simulated node of eight GPUs: no GPU needed."""
+    return _serve(path, flags, demo=True)
+
+
+@commands.command()
+@_configured
+@click.option("--json", "json_output", is_flag=True, help="For scripts.")
+def doctor(path: Path | None, json_output: bool, **flags: str | None) -> int:
+    """Say what works here, what is missing, and what would fix it."""
+    config = _load(path, flags)
+    from gpumon import doctor as examination
+
+    return examination.main(config, json_output)
+
+
+@commands.command()
+@click.option("--markdown", "style", flag_value="markdown", help="As docs/METRICS.md has it.")
+@click.option("--json", "style", flag_value="json", help="For scripts.")
+def metrics(style: str | None) -> int:
+    """List every metric: name, labels, type, meaning."""
+    from gpumon import docs
+
+    renderers = {"markdown": docs.render_metrics_markdown, "json": docs.render_metrics_json}
+    click.echo(renderers.get(style or "", docs.render_metrics_text)(), nl=False)
+    return 0
+
+
+@commands.command()
+@_configured
+@click.option("--markdown", is_flag=True, help="Every key and its meaning instead, as docs/CONFIGURATION.md has it.")
+def config(path: Path | None, markdown: bool, **flags: str | None) -> int:
+    """Print the configuration in effect, as a file that would bring it about."""
+    from gpumon import docs
+
+    text = docs.render_configuration_markdown() if markdown else docs.render_config_yaml(_load(path, flags))
+    click.echo(text, nl=False)
+    return 0
+
+
+def _loader(path: Path | None, options: dict[str, str | None]) -> Callable[[], Config]:
+    """Reads the configuration anew at each call, from where this command was told to take it."""
+    from gpumon.config_load import load
+
+    flags = {"--" + name.replace("_", "-"): value for name, value in options.items()}
+    return partial(load, path, os.environ, flags)
+
+
+def _load(path: Path | None, options: dict[str, str | None]) -> Config:
+    """The configuration, or a usage error (exit code 2) that says all that is wrong with it."""
+    from gpumon.config_load import ConfigError
+
+    try:
+        return _loader(path, options)()
+    except ConfigError as err:
+        raise _ConfigurationError(str(err)) from err
+
+
+def _serve(path: Path | None, options: dict[str, str | None], *, demo: bool) -> int:
+    config = _load(path, options)
+    from gpumon import logs
+
+    logs.setup(config.log.format, config.log.level)
+    from gpumon import app
+
+    try:
+        return app.run(config, demo=demo, reload=_loader(path, options))
+    except BrokenPipeError as err:
+        raise RuntimeError(f"a connection broke: {err}") from err  # click would end on it without a word
+
+
+class _ConfigurationError(click.ClickException):
+    """What click prints, one line for each problem, and exits 2 with."""
+
+    exit_code = 2
+
+    def show(self, file: IO[str] | None = None) -> None:
+        for problem in self.message.splitlines():
+            click.echo(f"gpumon: {problem}", file=file, err=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The program. Returns the exit code; nothing but that leaves it."""
+    try:
+        code = commands.main(arguments, prog_name="gpumon", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except click.ClickException as err:
+        err.show()
+        return err.exit_code
+    except SystemExit:  # click's way out when whoever read our output has left, as `head` does: nobody to be told
+        return 1
+    except (KeyboardInterrupt, click.Abort):
+        _complain("interrupted")
+        return 1
+    except Exception as err:  # noqa: BLE001 - the last resort: its user gets a sentence
+        debug = logging.getLogger().isEnabledFor(logging.DEBUG)
+        bug = "" if isinstance(err, OSError) else f"{type(err).__name__}: "
+        _complain(f"{bug}{err}{' (--log-level debug shows where)' if bug and not debug else ''}")
+        if debug:
+            traceback.print_exc()
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _complain(text: str) -> None:
+    click.echo(f"gpumon: {text}", err=True)

@@ -1,0 +1,354 @@
+"""The whole configuration of gpumon, as typed, frozen models: every key with its default, range and meaning.
+
+Decides what may be configured and what a value must be; ``config_load`` brings the values from the file, the
+environment and the flags. Seconds and bytes, as the names say. docs/CONFIGURATION.md is made from these models.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
+
+FLAGS = {
+    "--listen": "http.listen",
+    "--nvml-lib": "nvml.library",
+    "--procfs": "host.procfs",
+    "--sysfs": "host.sysfs",
+    "--cgroupfs": "host.cgroupfs",
+    "--log-format": "log.format",
+    "--log-level": "log.level",
+}
+"""Command line flags and the keys they set."""
+
+ENVIRONMENT_PREFIX = "GPUMON_"
+_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,252})")
+
+
+class Address(NamedTuple):
+    """Where to listen. Port 0: any free one."""
+
+    host: str
+    port: int
+
+
+def parse_listen(text: str) -> Address:
+    """``HOST:PORT``, ``[IPV6]:PORT``, or ``:PORT`` for every IPv4 address of the machine. Raises ValueError."""
+    host, colon, port_text = text.rpartition(":")
+    if not colon:
+        raise ValueError("there is no port")
+    if not (re.fullmatch(r"[0-9]{1,5}", port_text) and int(port_text) <= 65535):
+        raise ValueError(f"port {shown(port_text)} is not a number from 0 to 65535")
+    port = int(port_text)
+    if not host:
+        return Address("0.0.0.0", port)  # noqa: S104 - said so in the docstring and the docs
+    if host.startswith("[") and host.endswith("]"):
+        return Address(str(ipaddress.IPv6Address(host[1:-1])), port)
+    if ":" in host:
+        raise ValueError("an IPv6 address stands in brackets: [::1]:9450")
+    if re.fullmatch(r"[0-9.]+", host):
+        return Address(str(ipaddress.IPv4Address(host)), port)
+    if not _HOST_NAME.fullmatch(host):
+        raise ValueError(f"{shown(host)} is not a host name")
+    return Address(host, port)
+
+
+def _check_listen(text: str) -> str:
+    parse_listen(text)
+    return text
+
+
+def _check_path(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("a path has no NUL character")
+    return path
+
+
+def _parse_server(text: str) -> str | re.Pattern[str]:
+    """A command name, or between slashes a pattern of whole command names. Raises ValueError."""
+    if not text.startswith("/"):
+        if not 0 < len(text) <= 200:
+            raise ValueError("a command name has 1 to 200 characters")
+        return text
+    if not 3 <= len(text) <= 200 or not text.endswith("/"):
+        raise ValueError(f"{shown(text)} is not a pattern of 1 to 198 characters between slashes")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd patterns are the user's right
+            return re.compile(text[1:-1])
+    except (re.error, OverflowError, RecursionError) as err:
+        raise ValueError(f"{shown(text)} is not a regular expression: {err}") from err
+
+
+def _check_server(text: str) -> str:
+    _parse_server(text)
+    return text
+
+
+def _in_order(section: BaseModel, low: str, high: str) -> None:
+    low_value, high_value = getattr(section, low), getattr(section, high)
+    if low_value > high_value:
+        raise ValueError(f"{low} = {low_value:g} is above {high} = {high_value:g}: expected it at or below")
+
+
+class _Expect(NamedTuple):
+    """What a value must look like, in words, for errors and docs."""
+
+    words: str
+
+
+_Listen = Annotated[str, AfterValidator(_check_listen), _Expect("HOST:PORT, [IPV6]:PORT or :PORT")]
+_Path = Annotated[Path, Field(strict=False), AfterValidator(_check_path), _Expect("a path")]
+_Server = Annotated[str, AfterValidator(_check_server)]
+_Servers = Annotated[
+    tuple[_Server, ...],
+    Field(strict=False, max_length=64),
+    _Expect("a list of at most 64 command names or /regular expressions/"),
+]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, str_max_length=4096)
+
+
+class HttpConfig(_Section):
+    """The HTTP server: `/metrics`, health, and what else it offers."""
+
+    listen: _Listen = Field(
+        default="0.0.0.0:9450",
+        description="Where to serve. Port 0 takes a free one, which the log then names. `:9450` is every IPv4 address, "
+        "`[::]:9450` every address.",
+    )
+    ui: bool = Field(
+        default=True,
+        description="Serve the JSON API and its docs page. Off saves about 16 MB: FastAPI is then never loaded.",
+    )
+    admin: bool = Field(
+        default=False,
+        description="Serve `POST /-/reload`, `/-/release-nvml` and `/-/acquire-nvml`. Whoever reaches the port may "
+        "call them. SIGHUP reloads in any case.",
+    )
+
+    @property
+    def address(self) -> Address:
+        """``listen``, taken apart."""
+        return parse_listen(self.listen)
+
+
+class NvmlConfig(_Section):
+    """NVML, the NVIDIA driver's library."""
+
+    enabled: bool = Field(default=True, description="Read NVML. Off leaves the host's own metrics.")
+    library: Annotated[str | None, _Expect("a path or library name, or null")] = Field(
+        default=None,
+        description="Library to load instead of `libnvidia-ml.so.1` from the usual places.",
+        min_length=1,
+        pattern=r"^[^\x00]+$",
+    )
+    stuck_after_s: float = Field(
+        default=5.0,
+        ge=0.5,
+        le=600,
+        description="A driver call that takes longer marks NVML as stuck; nothing else waits for it.",
+    )
+    restart_after_s: float = Field(
+        default=30.0,
+        ge=1,
+        le=3600,
+        description="A driver call that takes longer has its sampler process replaced. At least `stuck_after_s`.",
+    )
+    retry_min_s: float = Field(
+        default=1.0,
+        ge=0.1,
+        le=600,
+        description="First wait before NVML or the sampler process is tried again; doubles with each failure.",
+    )
+    retry_max_s: float = Field(default=60.0, ge=0.1, le=3600, description="Longest such wait. At least `retry_min_s`.")
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        _in_order(self, "stuck_after_s", "restart_after_s")
+        _in_order(self, "retry_min_s", "retry_max_s")
+        return self
+
+
+class HostConfig(_Section):
+    """Where the host's files are. In a container with the host's folders mounted: below that mount."""
+
+    procfs: _Path = Field(default=Path("/proc"), description="The proc file system.")
+    sysfs: _Path = Field(default=Path("/sys"), description="The sys file system.")
+    cgroupfs: _Path = Field(
+        default=Path("/sys/fs/cgroup"), description="The cgroup tree, version 1 or 2; the version is found out."
+    )
+    kernel_log: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=Path("/dev/kmsg"),
+        description="Kernel log to read XID errors from. null does not read it; NVML events remain.",
+    )
+
+
+class CadenceConfig(_Section):
+    """How often things are read. Sub-second bursts are seen down to `fast_s`, whatever the scrape interval."""
+
+    fast_s: float = Field(
+        default=0.1,
+        ge=0.02,
+        le=5,
+        description="GPU activity, clocks, throttling, power, memory. Every sample goes into the counters and "
+        "histograms.",
+    )
+    publish_s: float = Field(
+        default=1.0,
+        ge=0.1,
+        le=60,
+        description="How often what is exposed is made anew. At least `fast_s`, at most the scrape interval.",
+    )
+    medium_s: float = Field(
+        default=0.5, ge=0.1, le=60, description="Page faults, pressure, CPU and run-queue time of GPU processes."
+    )
+    slow_s: float = Field(
+        default=5.0, ge=0.5, le=300, description="GPU processes, links, ECC, temperatures' limits, the host's NUMA."
+    )
+    inventory_s: float = Field(default=60.0, ge=1, le=3600, description="Identity, MIG layout, remapped rows.")
+    numa_s: float = Field(default=10.0, ge=1, le=3600, description="Where the pages of GPU processes are.")
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        _in_order(self, "fast_s", "publish_s")
+        return self
+
+
+class ProcessesConfig(_Section):
+    """Processes that are followed."""
+
+    limit: int = Field(
+        default=64,
+        ge=1,
+        le=256,
+        description="Most processes followed. Those with the most GPU memory stay, the rest is summed as `other`.",
+    )
+    servers: _Servers = Field(
+        default=(),
+        description="Also follow processes that hold no GPU and have one of these command names (`/proc/<pid>/comm`, "
+        "which the kernel cuts at 15 bytes): exact, or between slashes a regular expression of the whole name, such as "
+        "`/VLLM.*/`.",
+    )
+
+    @property
+    def server_names(self) -> tuple[str | re.Pattern[str], ...]:
+        """``servers`` as ``sources.targets`` takes them: exact names, and patterns to ``fullmatch``."""
+        return tuple(_parse_server(text) for text in self.servers)
+
+
+class NumaConfig(_Section):
+    """Memory placement of GPU processes. Needs CAP_SYS_PTRACE for processes of other users."""
+
+    enabled: bool = Field(default=True, description="Find out on which NUMA node the pages of GPU processes are.")
+    sample_pages: int = Field(
+        default=1024,
+        ge=16,
+        le=16384,
+        description="Pages asked for in each process and pass, by `move_pages(2)`, which does not disturb it.",
+    )
+    exact: bool = Field(
+        default=False,
+        description="Count every page through `numa_maps` instead. The kernel holds up the process' memory calls "
+        "meanwhile, for tens of milliseconds in a large one.",
+    )
+    exact_limit_bytes: int = Field(
+        default=1 << 30,
+        ge=0,
+        le=1 << 44,
+        description="Resident memory above which a process is sampled even when `exact` is on.",
+    )
+
+
+class StoreConfig(_Section):
+    """Memory for samples."""
+
+    max_series: int = Field(
+        default=20_000, ge=100, le=1_000_000, description="Most series held; more are dropped and counted."
+    )
+    history_points: int = Field(default=240, ge=2, le=10_000, description="Newest values kept of each series.")
+
+
+class LogConfig(_Section):
+    """gpumon's own log, on standard error."""
+
+    format: Literal["text", "json"] = Field(default="text", description="One line of text or of JSON per record.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level written. Tracebacks of unexpected errors need debug."
+    )
+
+
+class Config(_Section):
+    """Everything that can be configured."""
+
+    http: HttpConfig = HttpConfig()
+    nvml: NvmlConfig = NvmlConfig()
+    host: HostConfig = HostConfig()
+    cadence: CadenceConfig = CadenceConfig()
+    processes: ProcessesConfig = ProcessesConfig()
+    numa: NumaConfig = NumaConfig()
+    store: StoreConfig = StoreConfig()
+    log: LogConfig = LogConfig()
+
+
+class Key(NamedTuple):
+    """One key of the configuration, for docs, flags and errors."""
+
+    section: str
+    name: str
+    field: FieldInfo
+
+    @property
+    def path(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """Name in the environment."""
+        return f"{ENVIRONMENT_PREFIX}{self.section}__{self.name}".upper()
+
+    @property
+    def flag(self) -> str | None:
+        return next((flag for flag, path in FLAGS.items() if path == self.path), None)
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words."""
+        return _expected(self.field)
+
+
+def keys() -> Iterator[Key]:
+    """All keys, in the order of the models."""
+    for section, section_field in Config.model_fields.items():
+        model = section_field.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            yield from (Key(section, name, field) for name, field in model.model_fields.items())
+
+
+def shown(value: object) -> str:
+    """A foreign value in an error: on one line, in ASCII, not long."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _expected(field: FieldInfo) -> str:
+    words = next((item.words for item in field.metadata if isinstance(item, _Expect)), None)
+    if words is not None:
+        return words
+    if get_origin(field.annotation) is Literal:
+        return "one of " + ", ".join(get_args(field.annotation))
+    if field.annotation is bool:
+        return "true or false"
+    least = next((item.ge for item in field.metadata if isinstance(item, Ge)), None)
+    most = next((item.le for item in field.metadata if isinstance(item, Le)), None)
+    return f"{'a whole number' if field.annotation is int else 'a number'} from {least} to {most}"

@@ -1,0 +1,607 @@
+"""NVML over the real library: ``host.nvml.Nvml`` on pynvml's loader and plain ctypes.
+
+pynvml finds, loads and initialises the library; the calls that run many times a second are bound once per device
+with kept out-parameters, which costs 0.3 us instead of pynvml's 1-40 us (performance.md §7). Struct layouts are
+those of nvidia-ml-py 13; sizes are stated beside each.
+
+Needs libnvidia-ml.so.1: by the loader's path, by ``library``, or below the driver roots of the GPU operator.
+Without it ``open`` raises NvmlError(LIBRARY_NOT_FOUND). The library is never unloaded, so a driver that was
+upgraded under a running process needs a new process (NvmlError(LIB_RM_VERSION_MISMATCH) says so).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+import pynvml
+
+from gpumon.catalogue import CALL_BOUNDS
+from gpumon.host.nvml import (
+    EVENT_XID,
+    Bar1,
+    Call,
+    CallTimes,
+    Code,
+    Device,
+    Driver,
+    Event,
+    Field,
+    GpmReading,
+    Memory,
+    NvmlError,
+    ProcessUtilization,
+    RunningProcess,
+    StaleDeviceError,
+    TextCall,
+    Utilization,
+    UtilizationSample,
+)
+
+LIBRARY = "libnvidia-ml.so.1"
+DRIVER_ROOTS = (  # where the GPU operator's driver container shows its files
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
+    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
+)
+_CTYPES: dict[str, Any] = {"u32": ctypes.c_uint, "i32": ctypes.c_int, "u64": ctypes.c_ulonglong}
+_BOUNDS_NS = tuple(int(bound * 1e9) for bound in CALL_BOUNDS)
+_ZEROS = [0] * (len(CALL_BOUNDS) + 2)
+_NO_INSTANCE = 0xFFFFFFFF
+_NO_VALUE = 0xFFFFFFFFFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE
+_PROCESS = struct.Struct("<I4xQII")  # nvmlProcessInfo_t v2 and v3, 24 bytes
+_PROCESS_UTILIZATION = struct.Struct("<I4xQIIII")  # nvmlProcessUtilizationSample_t, 32 bytes
+_SAMPLE = struct.Struct("<QQ")  # nvmlSample_t, 16 bytes
+_SAMPLE_GPU_UTILIZATION = 1
+_PROCESS_FUNCTIONS = {  # v2 and v3 have the same layout; v3 came with driver 510
+    kind: tuple(f"nvmlDeviceGet{name}RunningProcesses{version}" for version in ("_v3", "_v2"))
+    for kind, name in {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}.items()
+}
+
+
+class NvmlDriver:
+    """The port over the machine's NVML."""
+
+    def __init__(self, library: str | None = None) -> None:
+        self.generation = 0
+        self.calls = CallTimes()
+        self._path = library
+        self._library: Any = None
+        self._symbols: dict[str, Any] = {}
+        self._open = False
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        if self._library is None:
+            self._library = _load(self._path)
+        self._timed(self.calls, "nvmlInitWithFlags", self._symbol("nvmlInitWithFlags"), (0,))
+        self._open = True
+        self.generation += 1
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._timed(self.calls, "nvmlShutdown", self._symbol("nvmlShutdown"), ())
+
+    # --- system ---------------------------------------------------------------------------------------------------
+
+    def driver(self) -> Driver:
+        return Driver(
+            self._system_text("nvmlSystemGetDriverVersion", 81),
+            self._system_text("nvmlSystemGetNVMLVersion", 81),
+            self._cuda_version(),
+        )
+
+    def _system_text(self, function: str, size: int) -> str | None:
+        buffer = ctypes.create_string_buffer(size)
+        try:
+            self._timed(self.calls, function, self._symbol(function), (buffer, ctypes.c_uint(size)))
+        except NvmlError:
+            return None
+        return _decode(buffer.value)
+
+    def _cuda_version(self) -> str | None:
+        version = ctypes.c_int()
+        function = "nvmlSystemGetCudaDriverVersion_v2"
+        try:
+            self._timed(self.calls, function, self._symbol(function), (ctypes.byref(version),))
+        except NvmlError:
+            return None
+        return f"{version.value // 1000}.{version.value % 1000 // 10}"  # 13020 is 13.2
+
+    # --- devices --------------------------------------------------------------------------------------------------
+
+    def device_count(self) -> int:
+        count = ctypes.c_uint()
+        self._timed(self.calls, "nvmlDeviceGetCount_v2", self._symbol("nvmlDeviceGetCount_v2"), (ctypes.byref(count),))
+        return count.value
+
+    def device(self, index: int) -> Device:
+        return self._device("nvmlDeviceGetHandleByIndex_v2", (ctypes.c_uint(index),), index)
+
+    def device_by_uuid(self, uuid: str) -> Device:
+        device = self._device("nvmlDeviceGetHandleByUUID", (ctypes.c_char_p(uuid.encode()),), -1)
+        device.index = self._u32(device, "nvmlDeviceGetIndex")
+        return device
+
+    def mig_device(self, parent: Device, index: int) -> Device:
+        pointer = ctypes.c_void_p()
+        function = "nvmlDeviceGetMigDeviceHandleByIndex"
+        arguments = (self._live(parent).pointer, ctypes.c_uint(index), ctypes.byref(pointer))
+        self._timed(parent.calls, function, self._symbol(function), arguments)
+        device = Device(self.generation, index, _Handle(pointer), parent=parent, calls=parent.calls)
+        device.gpu_instance = self._u32(device, "nvmlDeviceGetGpuInstanceId")
+        device.compute_instance = self._u32(device, "nvmlDeviceGetComputeInstanceId")
+        return device
+
+    def _device(self, function: str, arguments: tuple[Any, ...], index: int) -> Device:
+        pointer = ctypes.c_void_p()
+        self._timed(self.calls, function, self._symbol(function), (*arguments, ctypes.byref(pointer)))
+        return Device(self.generation, index, _Handle(pointer))
+
+    def _u32(self, device: Device, function: str) -> int:
+        out = ctypes.c_uint()
+        self._timed(device.calls, function, self._symbol(function), (self._live(device).pointer, ctypes.byref(out)))
+        return out.value
+
+    # --- numbers and texts ----------------------------------------------------------------------------------------
+
+    def number(self, device: Device, call: Call) -> int:
+        bound = self._live(device).bound.get(call)
+        if bound is None:
+            bound = self._bind(device, call)
+        self._timed(device.calls, bound.function, bound.symbol, bound.arguments)
+        value: int = bound.outs[0].value
+        return value
+
+    def numbers(self, device: Device, call: Call) -> tuple[int, ...]:
+        self.number(device, call)
+        return tuple(out.value for out in self._live(device).bound[call].outs)
+
+    def _bind(self, device: Device, call: Call) -> _Bound:
+        for function in call.functions:
+            try:
+                symbol = self._symbol(function)
+            except NvmlError:
+                continue
+            handle = self._live(device)
+            outs = tuple(_CTYPES[kind]() for kind in call.outs)
+            arguments = (handle.pointer, *(ctypes.c_int(arg) for arg in call.args), *map(ctypes.byref, outs))
+            bound = handle.bound[call] = _Bound(function, symbol, arguments, outs)
+            return bound
+        raise NvmlError(Code.FUNCTION_NOT_FOUND, call.functions[0])
+
+    def text(self, device: Device, call: TextCall) -> str:
+        buffer = ctypes.create_string_buffer(call.size)
+        arguments = (self._live(device).pointer, buffer, ctypes.c_uint(call.size))
+        self._timed(device.calls, call.function, self._symbol(call.function), arguments)
+        return _decode(buffer.value)
+
+    def pci_bus_id(self, device: Device) -> str:
+        info = pynvml.nvmlPciInfo_t()  # 68 bytes
+        function = "nvmlDeviceGetPciInfo_v3"
+        self._timed(device.calls, function, self._symbol(function), (self._live(device).pointer, ctypes.byref(info)))
+        raw = info.busId
+        domain, _, rest = (_decode(raw) if isinstance(raw, bytes) else str(raw)).lower().partition(":")
+        return f"{domain[-4:]}:{rest}"
+
+    # --- structs --------------------------------------------------------------------------------------------------
+
+    def utilization(self, device: Device) -> Utilization:
+        handle = self._live(device)
+        out = handle.pair  # nvmlUtilization_t: gpu, memory
+        function = "nvmlDeviceGetUtilizationRates"
+        self._timed(device.calls, function, self._symbol(function), (handle.pointer, handle.pair_ref))
+        return Utilization(out[0], out[1])
+
+    def memory(self, device: Device) -> Memory:
+        handle = self._live(device)
+        words = handle.words  # nvmlMemory_v2_t, 40 bytes: version, total, reserved, free, used
+        function = "nvmlDeviceGetMemoryInfo_v2"
+        symbol = self._optional(function)
+        if symbol is None:
+            return self._memory_v1(device)
+        words[0] = ctypes.sizeof(words) | 2 << 24
+        self._timed(device.calls, function, symbol, (handle.pointer, handle.words_ref))
+        return Memory(total=words[1], used=words[4], free=words[3], reserved=words[2])
+
+    def _memory_v1(self, device: Device) -> Memory:
+        total, free, used = self._three_words(device, "nvmlDeviceGetMemoryInfo")
+        return Memory(total=total, used=used, free=free, reserved=None)
+
+    def bar1(self, device: Device) -> Bar1:
+        total, free, used = self._three_words(device, "nvmlDeviceGetBAR1MemoryInfo")
+        return Bar1(total=total, used=used, free=free)
+
+    def _three_words(self, device: Device, function: str) -> tuple[int, int, int]:
+        words = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t and nvmlBAR1Memory_t, 24 bytes: total, free, used
+        arguments = (self._live(device).pointer, ctypes.byref(words))
+        self._timed(device.calls, function, self._symbol(function), arguments)
+        return words[0], words[1], words[2]
+
+    def temperature(self, device: Device) -> int:
+        function = "nvmlDeviceGetTemperatureV"
+        symbol = self._optional(function)
+        handle = self._live(device)
+        if symbol is None:
+            out = ctypes.c_uint()
+            function = "nvmlDeviceGetTemperature"
+            arguments = (handle.pointer, ctypes.c_int(0), ctypes.byref(out))
+            self._timed(device.calls, function, self._symbol(function), arguments)
+            return ctypes.c_int(out.value).value
+        triple = handle.triple  # nvmlTemperature_v1_t, 12 bytes: version, sensor, degrees
+        triple[0], triple[1] = ctypes.sizeof(triple) | 1 << 24, 0
+        self._timed(device.calls, function, symbol, (handle.pointer, handle.triple_ref))
+        return int(triple[2])
+
+    def temperature_margin(self, device: Device) -> int:
+        pair = (ctypes.c_int * 2)(8 | 1 << 24, 0)  # nvmlMarginTemperature_v1_t, 8 bytes: version, degrees
+        function = "nvmlDeviceGetMarginTemperature"
+        arguments = (self._live(device).pointer, ctypes.byref(pair))
+        self._timed(device.calls, function, self._symbol(function), arguments)
+        return pair[1]
+
+    # --- batches --------------------------------------------------------------------------------------------------
+
+    def fields(self, device: Device, fields: Sequence[Field]) -> DriverFieldBatch:
+        return DriverFieldBatch(self, device, tuple(fields))
+
+    def gpm_supported(self, device: Device) -> bool:
+        if device.parent is not None:
+            device = device.parent
+        support = (ctypes.c_uint * 2)(1, 0)  # nvmlGpmSupport_t, 8 bytes: version, isSupportedDevice
+        function = "nvmlGpmQueryDeviceSupport"
+        arguments = (self._live(device).pointer, ctypes.byref(support))
+        self._timed(device.calls, function, self._symbol(function), arguments)
+        return support[1] == 1
+
+    def gpm(self, device: Device, metrics: Sequence[int]) -> DriverGpmReader:
+        return DriverGpmReader(self, device, tuple(metrics))
+
+    # --- lists ----------------------------------------------------------------------------------------------------
+
+    def utilization_samples(self, device: Device, since_us: int) -> list[UtilizationSample]:
+        handle = self._live(device)
+        function = "nvmlDeviceGetSamples"
+        symbol = self._symbol(function)
+        kind, count = ctypes.c_int(), ctypes.c_uint()
+        fixed = (handle.pointer, ctypes.c_int(_SAMPLE_GPU_UTILIZATION), ctypes.c_ulonglong(since_us))
+        try:
+            self._timed(device.calls, function, symbol, (*fixed, ctypes.byref(kind), ctypes.byref(count), None))
+            if count.value == 0:
+                return []
+            buffer = ctypes.create_string_buffer(min(count.value, 4096) * _SAMPLE.size)
+            count.value = len(buffer) // _SAMPLE.size
+            self._timed(device.calls, function, symbol, (*fixed, ctypes.byref(kind), ctypes.byref(count), buffer))
+        except NvmlError as error:
+            if error.code == Code.NOT_FOUND:  # nothing newer
+                return []
+            raise
+        rows = _SAMPLE.iter_unpack(buffer.raw[: min(count.value * _SAMPLE.size, len(buffer))])
+        read = _READERS.get(kind.value, _u64)
+        return [UtilizationSample(at_us, int(read(word))) for at_us, word in rows]
+
+    def processes(self, device: Device, kind: str) -> list[RunningProcess]:
+        function, symbol = self._first_symbol(_PROCESS_FUNCTIONS[kind])
+        pointer = self._live(device).pointer
+        count = ctypes.c_uint(64)
+        for _ in range(4):  # the list may grow between the answer that it is too long and the next try
+            buffer = ctypes.create_string_buffer(count.value * _PROCESS.size)
+            try:
+                self._timed(device.calls, function, symbol, (pointer, ctypes.byref(count), buffer))
+                break
+            except NvmlError as error:
+                if error.code != Code.INSUFFICIENT_SIZE:
+                    raise
+                count.value = min(count.value + 16, 4096)
+        else:
+            raise NvmlError(Code.INSUFFICIENT_SIZE, function)
+        rows = _PROCESS.iter_unpack(buffer.raw[: min(count.value * _PROCESS.size, len(buffer))])
+        return [
+            RunningProcess(
+                pid,
+                None if used == _NO_VALUE else used,
+                None if gpu_instance == _NO_INSTANCE else gpu_instance,
+                None if compute_instance == _NO_INSTANCE else compute_instance,
+            )
+            for pid, used, gpu_instance, compute_instance in rows
+        ]
+
+    def process_utilization(self, device: Device, since_us: int) -> list[ProcessUtilization]:
+        function = "nvmlDeviceGetProcessUtilization"
+        symbol = self._symbol(function)
+        pointer = self._live(device).pointer
+        count = ctypes.c_uint(128)
+        for _ in range(4):
+            buffer = ctypes.create_string_buffer(count.value * _PROCESS_UTILIZATION.size)
+            arguments = (pointer, buffer, ctypes.byref(count), ctypes.c_ulonglong(since_us))
+            try:
+                self._timed(device.calls, function, symbol, arguments)
+                break
+            except NvmlError as error:
+                if error.code == Code.NOT_FOUND:  # no samples: an idle GPU
+                    return []
+                if error.code != Code.INSUFFICIENT_SIZE:
+                    raise
+                count.value = min(max(count.value, 64) * 2, 4096)
+        else:
+            raise NvmlError(Code.INSUFFICIENT_SIZE, function)
+        rows = _PROCESS_UTILIZATION.iter_unpack(buffer.raw[: min(count.value * _PROCESS_UTILIZATION.size, len(buffer))])
+        return [ProcessUtilization(pid, at_us, sm, memory) for pid, at_us, sm, memory, _, _ in rows]
+
+    def events(self) -> DriverEventSet:
+        return DriverEventSet(self)
+
+    # --- the one place where a call is made -----------------------------------------------------------------------
+
+    def _timed(self, calls: CallTimes, function: str, symbol: Any, arguments: tuple[Any, ...]) -> None:  # noqa: ANN401
+        start = time.monotonic_ns()
+        calls.started_ns = start
+        calls.name = function
+        code = symbol(*arguments)
+        took = time.monotonic_ns() - start
+        calls.name = None
+        row = calls.durations.get(function)
+        if row is None:
+            row = calls.durations[function] = _ZEROS.copy()
+        row[bisect_left(_BOUNDS_NS, took)] += 1
+        row[-1] += took
+        if code:
+            raise NvmlError(code, function)
+
+    def _symbol(self, name: str) -> Any:  # noqa: ANN401 - a ctypes function pointer
+        symbol = self._optional(name)
+        if symbol is None:
+            raise NvmlError(Code.FUNCTION_NOT_FOUND, name)
+        return symbol
+
+    def _optional(self, name: str) -> Any:  # noqa: ANN401 - a ctypes function pointer or None
+        try:
+            return self._symbols[name]
+        except KeyError:
+            # Remembered either way: ctypes takes a lock and 8 us to find that a symbol is missing.
+            symbol = self._symbols[name] = getattr(self._library, name, None)
+            return symbol
+
+    def _first_symbol(self, names: Sequence[str]) -> tuple[str, Any]:
+        for name in names:
+            symbol = self._optional(name)
+            if symbol is not None:
+                return name, symbol
+        raise NvmlError(Code.FUNCTION_NOT_FOUND, names[0])
+
+    def _live(self, device: Device) -> _Handle:
+        if device.generation != self.generation or not self._open:
+            raise StaleDeviceError(f"device of generation {device.generation}, now {self.generation}")
+        handle = device.handle
+        assert isinstance(handle, _Handle)
+        return handle
+
+
+class _Bound:
+    """A call bound to a device: nothing is allocated when it is made."""
+
+    __slots__ = ("arguments", "function", "outs", "symbol")
+
+    def __init__(self, function: str, symbol: Any, arguments: tuple[Any, ...], outs: tuple[Any, ...]) -> None:  # noqa: ANN401
+        self.function = function
+        self.symbol = symbol
+        self.arguments = arguments
+        self.outs = outs
+
+
+class _Handle:
+    """nvmlDevice_t with the out-parameters that its thread uses again and again."""
+
+    __slots__ = ("bound", "pair", "pair_ref", "pointer", "triple", "triple_ref", "words", "words_ref")
+
+    def __init__(self, pointer: ctypes.c_void_p) -> None:
+        self.pointer = pointer
+        self.bound: dict[Call, _Bound] = {}
+        self.pair = (ctypes.c_uint * 2)()
+        self.pair_ref = ctypes.byref(self.pair)
+        self.triple = (ctypes.c_int * 3)()
+        self.triple_ref = ctypes.byref(self.triple)
+        self.words = (ctypes.c_ulonglong * 5)()
+        self.words_ref = ctypes.byref(self.words)
+
+
+class DriverFieldBatch:
+    """A kept array of nvmlFieldValue_t (40 bytes): id, scope, timestamp, latency, type and code, value."""
+
+    def __init__(self, driver: NvmlDriver, device: Device, fields: tuple[Field, ...]) -> None:
+        self.fields = fields
+        self._driver = driver
+        self._device = device
+        self._array = (pynvml.c_nvmlFieldValue_t * len(fields))()
+        for entry, wanted in zip(self._array, fields, strict=True):
+            entry.fieldId, entry.scopeId = wanted
+            entry.nvmlReturn = Code.UNKNOWN
+        words = memoryview(self._array).cast("B").cast("Q")
+        self._meta_words, self._value_words = words[3::5], words[4::5]
+        self._meta: list[int] = []
+        self._fixes: list[tuple[int, Any]] = []
+        self._arguments = (driver._live(device).pointer, ctypes.c_int(len(fields)), self._array)
+        self._symbol = driver._symbol("nvmlDeviceGetFieldValues")
+
+    def read(self) -> list[int | float | None]:
+        self._driver._live(self._device)
+        self._driver._timed(self._device.calls, "nvmlDeviceGetFieldValues", self._symbol, self._arguments)
+        meta = self._meta_words.tolist()
+        if meta != self._meta:
+            # Types and codes seldom change: how to read each value is worked out once and kept.
+            self._meta = meta
+            self._fixes = [
+                (i, _absent if word >> 32 else _READERS.get(word & 0xFFFFFFFF, _absent))
+                for i, word in enumerate(meta)
+                if word != _PLAIN
+            ]
+        values: list[int | float | None] = [*self._value_words.tolist()]
+        for i, read in self._fixes:
+            values[i] = read(values[i])
+        return values
+
+    def codes(self) -> list[int]:
+        return [word >> 32 for word in self._meta_words.tolist()]
+
+
+class DriverGpmReader:
+    """Two GPM sample buffers used in turn and one kept request (nvmlGpmMetricsGet_t)."""
+
+    def __init__(self, driver: NvmlDriver, device: Device, metrics: tuple[int, ...]) -> None:
+        self.metrics = metrics
+        self._driver = driver
+        self._device = device
+        self._request = pynvml.c_nvmlGpmMetricsGet_t()
+        self._request.version = 1
+        self._request.numMetrics = len(metrics)
+        for i, metric in enumerate(metrics):
+            self._request.metrics[i].metricId = metric
+        self._request_ref = ctypes.byref(self._request)
+        self._bytes = memoryview(self._request).cast("B")
+        # version, count, two sample pointers; then 40 bytes a metric: id, code, value, three pointers
+        self._answer = struct.Struct("<" + "4xId24x" * len(metrics))
+        self._samples: list[ctypes.c_void_p] = []
+        self._older_ns: int | None = None
+        for _ in range(2):
+            sample = ctypes.c_void_p()
+            self._call("nvmlGpmSampleAlloc", (ctypes.byref(sample),))
+            self._samples.append(sample)
+
+    def read(self) -> GpmReading | None:
+        older, newer = self._samples
+        device = self._device
+        if device.parent is not None:
+            instance = ctypes.c_uint(device.gpu_instance or 0)
+            parent = self._driver._live(device.parent)
+            self._call("nvmlGpmMigSampleGet", (parent.pointer, instance, newer))
+        else:
+            self._call("nvmlGpmSampleGet", (self._driver._live(device).pointer, newer))
+        taken_ns = time.monotonic_ns()
+        if self._older_ns is None:
+            self._turn(taken_ns)
+            return None
+        self._request.sample1, self._request.sample2 = older, newer
+        self._call("nvmlGpmMetricsGet", (self._request_ref,))
+        answer = self._answer.unpack_from(self._bytes, 24)
+        codes = answer[0::2]
+        values = tuple(
+            value if code == 0 and math.isfinite(value) else None
+            for code, value in zip(codes, answer[1::2], strict=True)
+        )
+        interval_s = (taken_ns - self._older_ns) / 1e9
+        self._turn(taken_ns)
+        return GpmReading(values, codes, interval_s)
+
+    def reset(self) -> None:
+        self._older_ns = None
+
+    def close(self) -> None:
+        for sample in self._samples:
+            self._call("nvmlGpmSampleFree", (sample,))
+        self._samples = []
+
+    def _turn(self, taken_ns: int) -> None:
+        self._samples.reverse()
+        self._older_ns = taken_ns
+
+    def _call(self, function: str, arguments: tuple[Any, ...]) -> None:
+        symbol = self._driver._symbol(function)
+        self._driver._timed(self._device.calls, function, symbol, arguments)
+
+
+class DriverEventSet:
+    """nvmlEventSet_t for XID events."""
+
+    def __init__(self, driver: NvmlDriver) -> None:
+        self._driver = driver
+        self._set = ctypes.c_void_p()
+        self._data = pynvml.c_nvmlEventData_t()
+        self._uuids: dict[int | None, str] = {}
+        self._calls = CallTimes()  # waiting a second is this thread's normal state: not one of the driver's calls
+        self._call("nvmlEventSetCreate", (ctypes.byref(self._set),))
+
+    def register(self, device: Device) -> bool:
+        pointer = self._driver._live(device).pointer
+        supported = ctypes.c_ulonglong()
+        self._call("nvmlDeviceGetSupportedEventTypes", (pointer, ctypes.byref(supported)))
+        if not supported.value & EVENT_XID:
+            return False
+        self._call("nvmlDeviceRegisterEvents", (pointer, ctypes.c_ulonglong(EVENT_XID), self._set))
+        buffer = ctypes.create_string_buffer(96)
+        self._call("nvmlDeviceGetUUID", (pointer, buffer, ctypes.c_uint(96)))
+        self._uuids[pointer.value] = _decode(buffer.value)
+        return True
+
+    def wait(self, timeout_ms: int) -> Event | None:
+        try:
+            self._call("nvmlEventSetWait_v2", (self._set, ctypes.byref(self._data), ctypes.c_uint(timeout_ms)))
+        except NvmlError as error:
+            if error.code == Code.TIMEOUT:
+                return None
+            raise
+        pointer = ctypes.cast(self._data.device, ctypes.c_void_p).value
+        return Event(self._uuids.get(pointer), int(self._data.eventType), int(self._data.eventData))
+
+    def close(self) -> None:
+        self._call("nvmlEventSetFree", (self._set,))
+
+    def _call(self, function: str, arguments: tuple[Any, ...]) -> None:
+        self._driver._timed(self._calls, function, self._driver._symbol(function), arguments)
+
+
+def _load(path: str | None) -> Any:  # noqa: ANN401 - a ctypes library
+    candidates = [path] if path else [LIBRARY, *(f"{root}/{LIBRARY}" for root in DRIVER_ROOTS)]
+    detail = ""
+    for candidate in candidates:
+        try:
+            return ctypes.CDLL(candidate)
+        except OSError as error:
+            detail = detail or str(error)
+    raise NvmlError(Code.LIBRARY_NOT_FOUND, detail or LIBRARY)
+
+
+def _decode(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _u64(word: int) -> int:
+    return word
+
+
+def _u32(word: int) -> int:
+    return word & 0xFFFFFFFF
+
+
+def _u16(word: int) -> int:
+    return word & 0xFFFF
+
+
+def _i64(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _i32(word: int) -> int:
+    word &= 0xFFFFFFFF
+    return word - (1 << 32) if word >> 31 else word
+
+
+def _f64(word: int) -> float | None:
+    value: float = struct.unpack("<d", word.to_bytes(8, "little"))[0]
+    return value if math.isfinite(value) else None
+
+
+def _absent(_word: int) -> None:
+    return None
+
+
+_PLAIN = 3  # meta word of an unsigned long long with code SUCCESS: the value needs no fix
+# nvmlValueType_t: 0 double, 1 unsigned int, 2 unsigned long, 3 unsigned long long, 4 long long, 5 int, 6 unsigned short
+_READERS: dict[int, Any] = {0: _f64, 1: _u32, 2: _u64, 3: _u64, 4: _i64, 5: _i32, 6: _u16}

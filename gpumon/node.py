@@ -1,0 +1,147 @@
+"""What the main process knows of the node: the store, the health account, and who holds which GPU.
+
+The meeting point of the sampler's messages and the sources' passes; everything that needs both asks here. Safe to
+use from several threads.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpumon import catalogue
+from gpumon.health import Health
+from gpumon.host.clock import Clock
+from gpumon.host.files import Files
+from gpumon.model import GpuProcess, GpuUuid, Item, Miss, Reason, Rejection, Sample
+from gpumon.sources.gpu_process_samples import GpuProcessSamples, Names
+from gpumon.sources.targets import Selection, Target, select_targets
+from gpumon.sources.xid import KnownGpu, XidLedger
+from gpumon.store import Store
+
+PROCESSES_BELIEVED_S = 20.0
+"""A list of a GPU's processes counts for this long: it is read anew every 5 s by default."""
+
+
+@dataclass(slots=True)
+class _Held:
+    at_s: float
+    processes: list[GpuProcess] = field(default_factory=list)
+
+
+class Node:
+    """Hears the sampler (``sampler.link.Listener``) and answers the sources of the main process."""
+
+    def __init__(self, store: Store, health: Health, clock: Clock, *, processes_believed_s: float) -> None:
+        self._store = store
+        self._health = health
+        self._clock = clock
+        self._processes_believed_s = max(processes_believed_s, PROCESSES_BELIEVED_S)
+        self._lock = threading.Lock()
+        self._gpus: dict[GpuUuid, KnownGpu] = {}
+        self._held: dict[GpuUuid, _Held] = {}
+        self._backlog = 0
+        self.xids = XidLedger(self.known_gpus, clock.to_unix)
+
+    # --- what the sampler says --------------------------------------------------------------------------------------
+
+    def put(self, owner: str, at_s: float, samples: Iterable[Sample], ttl_s: float) -> None:
+        self._store.put(owner, at_s, samples, ttl_s)
+
+    def drop(self, owner: str) -> None:
+        self._store.drop(owner)
+
+    def count_rejections(self, rejections: Iterable[Rejection]) -> None:
+        self._store.count_rejections(rejections)
+
+    def passed(
+        self, source: str, at_s: float, duration_s: float, misses: Sequence[Miss], rejections: Sequence[Rejection]
+    ) -> None:
+        self._health.succeeded(source, at_s, duration_s, misses)
+        if rejections:
+            self._store.count_rejections(rejections)
+
+    def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str, numa_node: int | None) -> None:  # noqa: ARG002
+        with self._lock:
+            self._gpus[uuid] = KnownGpu(gpu, uuid, pci_bus_id)
+
+    def gpu_processes(self, uuid: GpuUuid, processes: list[GpuProcess]) -> None:
+        with self._lock:
+            self._held[uuid] = _Held(self._clock.now_s(), processes)
+
+    def xid(self, uuid: GpuUuid | None, xid: int, at_s: float) -> None:
+        self.xids.nvml_event(uuid, xid, at_s)
+
+    def dropped_messages(self, count: int) -> None:
+        with self._lock:
+            self._backlog += count
+
+    def nvml_state(self, state: str, at_s: float, reason: Reason, detail: str) -> None:
+        if state == "running":
+            self._health.succeeded("nvml", at_s, 0.0, ())
+        elif state == "released":
+            self._health.paused("nvml")
+        else:
+            self._health.failed("nvml", at_s, 0.0, reason, detail)
+
+    # --- what the sources ask ---------------------------------------------------------------------------------------
+
+    def known_gpus(self) -> list[KnownGpu]:
+        """GPUs whose identity has been read."""
+        with self._lock:
+            return list(self._gpus.values())
+
+    def gpu_pci(self) -> Mapping[GpuUuid, str]:
+        """PCI address by GPU, and by MIG instance that of its GPU."""
+        with self._lock:
+            addresses = {gpu.uuid: gpu.pci_bus_id for gpu in self._gpus.values() if gpu.pci_bus_id}
+            for uuid, held in self._held.items():
+                for process in held.processes:
+                    if process.uuid not in addresses and uuid in addresses:
+                        addresses[process.uuid] = addresses[uuid]
+            return addresses
+
+    def holders(self) -> list[GpuProcess]:
+        """Processes that hold a GPU, as NVML last told for each GPU."""
+        now_s = self._clock.now_s()
+        with self._lock:
+            return [
+                process
+                for held in self._held.values()
+                if now_s - held.at_s <= self._processes_believed_s
+                for process in held.processes
+            ]
+
+    def own_samples(self) -> Iterator[Sample]:
+        """Rows and messages that the sampler could not hand over."""
+        with self._lock:
+            yield Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), self._backlog)
+
+
+class GpuHolders:
+    """Source ``gpu_holders``: who holds the GPUs, found in /proc and put into samples; its targets serve others."""
+
+    name = "gpu_holders"
+
+    def __init__(self, node: Node, files: Files, servers: Sequence[str | re.Pattern[str]], limit: int) -> None:
+        self._node = node
+        self._files = files
+        self._servers = tuple(servers)
+        self._samples = GpuProcessSamples(limit)
+        self._selection = Selection((), ())
+
+    def targets(self) -> Sequence[Target]:
+        """Processes as of the last pass."""
+        return self._selection.targets
+
+    def read(self, at_s: float) -> Iterator[Item]:  # noqa: ARG002 - what NVML said carries its own age
+        holders = self._node.holders()
+        self._selection = select_targets(holders, self._files, self._servers)
+        names: dict[int, Names] = {}
+        for target in self._selection.targets:
+            workload = target.workload
+            names[target.pid.number] = (target.process, workload.namespace, workload.pod, workload.container)
+        yield from self._samples.samples(holders, names.get)
+        yield from self._selection.misses

@@ -1,0 +1,26 @@
+"""Entry of the sampler process over the machine's NVML: ``python -m gpumon.sampler '{...}'``, started by ``link``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpumon.host.host_files import HostFiles
+from gpumon.host.nvml_driver import NvmlDriver
+from gpumon.sampler.child import serve
+from gpumon.sampler.handover import Handover
+
+
+def main() -> int:
+    """Serve until told to stop."""
+    handover = Handover.from_argument(sys.argv[1])
+    options = handover.options
+    files = HostFiles(procfs=options["procfs"], sysfs=options["sysfs"], cgroupfs=options["cgroupfs"])
+    return serve(NvmlDriver(options["library"] or None), files, handover)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    # Not sys.exit: it would wait for a thread that hangs in the driver.
+    os._exit(status)

@@ -1,0 +1,317 @@
+"""The sampler process: holds NVML so that nobody else has to, and outlives nothing.
+
+The supervisor (the main thread) opens NVML, starts one thread per GPU and one for XID events, beats the heart in the
+shared memory, names calls that hang, and ends a generation whose driver is gone. Everything it knows goes to the
+main process: fast rows through the ring, the rest as messages. It keeps no state that a new process could not
+rebuild, so the main process may kill it at any time.
+
+Recovery (nvml.md §3): a lost GPU is its own thread's affair, and every now and then a new generation is tried for
+it; a dead driver ends the generation, and NVML is opened again with a growing pause; a driver that was upgraded
+under us, and NVML's UNKNOWN at the start (a container that lost its devices), end the process: only a new one can
+load another library.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import signal
+import threading
+import time
+
+from gpumon.host.files import Files
+from gpumon.host.nvml import DRIVER_GONE, UUID, CallTimes, Code, Device, Nvml, NvmlError, code_name
+from gpumon.model import GpuUuid, Reason, Sample
+from gpumon.sampler.handover import Handover, Plan
+from gpumon.sampler.ring import Ring
+from gpumon.sampler.wire import Channel, send_batch
+from gpumon.sampler.worker import GpuWorker
+from gpumon.sources.gpu_inventory import NodeInventory
+from gpumon.sources.gpu_state import GpuState
+from gpumon.sources.xid_events import XidWatcher
+
+EXIT_NEW_PROCESS = 75
+"""Exit status: NVML can only be had again by a new process (EX_TEMPFAIL)."""
+
+BEAT_S = 0.2
+CALLS_S = 5.0
+REFRESH_MIN_S, REFRESH_MAX_S = 60.0, 900.0
+"""A new generation is tried for a lost GPU this often, the pause doubling."""
+JOIN_S = 2.0
+XID_WAIT_MS = 500
+
+# What a person can do about a state, by code.
+ADVICE = {
+    Code.LIBRARY_NOT_FOUND: "install the NVIDIA driver, or give the container access to it (runtimeClassName nvidia, "
+    "NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=utility), or name the library with --nvml-lib",
+    Code.DRIVER_NOT_LOADED: "load the nvidia kernel module; gpumon goes on by itself when it is back",
+    Code.LIB_RM_VERSION_MISMATCH: "the driver was upgraded: reload the kernel module or reboot; gpumon loads the new "
+    "library by itself",
+    Code.UNKNOWN: "in a container: its devices were taken away (systemctl daemon-reload does that); restart it",
+    Code.NO_PERMISSION: "give gpumon access to /dev/nvidia* and /dev/nvidiactl",
+    Code.GPU_IS_LOST: "a GPU fell off the bus; drain the node and reset or reboot it",
+}
+
+
+class Supervisor:
+    """The life of NVML in this process."""
+
+    def __init__(self, nvml: Nvml, ring: Ring, channel: Channel, files: Files, plan: Plan) -> None:
+        self._nvml = nvml
+        self._ring = ring
+        self._channel = channel
+        self._files = files
+        self._plan = plan
+        self._workers: list[GpuWorker] = []
+        self._states: dict[GpuUuid, GpuState] = {}
+        self._slots: dict[GpuUuid, int] = {}
+        self._stop = threading.Event()
+        self._dead: queue.SimpleQueue[NvmlError] = queue.SimpleQueue()
+        self._stuck: set[GpuUuid] = set()
+        self._count = self._silent = 0
+        self._sent_calls: dict[str, list[int]] = {}
+        self._watcher: threading.Thread | None = None
+        self._watching = threading.Event()
+
+    def stop(self) -> None:
+        """Ask for an orderly end; from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> int:
+        """Until stopped or until only a new process can help; the exit status."""
+        pause_s = self._plan.retry_min_s
+        refresh_s = REFRESH_MIN_S
+        while not self._stop.is_set():
+            self._ring.beat(time.monotonic_ns())
+            error = self._open()
+            if error is None:
+                pause_s = self._plan.retry_min_s
+                error, refresh_s = self._generation(refresh_s)
+                if not self._close():
+                    return EXIT_NEW_PROCESS  # a thread is inside the driver: NVML cannot be shut down around it
+                if error is None:
+                    continue
+            self._tell_unavailable(error)
+            if error.code in (Code.LIB_RM_VERSION_MISMATCH, Code.UNKNOWN):
+                return EXIT_NEW_PROCESS
+            self._pause(pause_s)
+            pause_s = min(pause_s * 2, self._plan.retry_max_s)
+        self._channel.send("state", "stopped", str(Reason.UNAVAILABLE), "", "")
+        return 0
+
+    # --- a generation ---------------------------------------------------------------------------------------------
+
+    def _open(self) -> NvmlError | None:
+        try:
+            self._nvml.open()
+        except NvmlError as error:
+            return error
+        try:
+            self._start_workers()
+        except NvmlError as error:
+            self._nvml.close()
+            return error
+        return None
+
+    def _start_workers(self) -> None:
+        """Find the GPUs. One that does not answer keeps its place and is looked for again."""
+        count = self._nvml.device_count()
+        if count == 0:
+            raise NvmlError(Code.NOT_FOUND, "nvmlDeviceGetCount_v2 (no GPU)")
+        found: dict[GpuUuid, int] = {}
+        for index in range(count):
+            try:
+                device = self._nvml.device(index)
+                found[GpuUuid(self._nvml.text(device, UUID))] = index
+            except NvmlError as error:
+                if error.code in DRIVER_GONE:
+                    raise
+                self._channel.send("gpu_silent", str(index), str(error))
+        found_now = tuple(found)
+        for uuid in self._states:
+            found.setdefault(uuid, -1)  # known from an earlier generation: lost until it answers
+        self._workers = [self._worker(uuid, index) for uuid, index in found.items()]
+        self._count, self._silent = count, count - len(found_now)
+        self._channel.send("gpus", [(w.slot, str(w.uuid), w.index) for w in self._workers])
+        self._channel.send("state", "running", str(Reason.UNAVAILABLE), "", "")
+        for worker in self._workers:
+            worker.start()
+        self._watching = threading.Event()
+        self._watcher = threading.Thread(target=self._watch_xids, args=(self._watching,), name="xid", daemon=True)
+        self._watcher.start()
+
+    def _worker(self, uuid: GpuUuid, index: int) -> GpuWorker:
+        slot = self._slots.setdefault(uuid, len(self._slots) % self._ring.slots)
+        return GpuWorker(
+            nvml=self._nvml,
+            uuid=uuid,
+            index=index,
+            slot=slot,
+            ring=self._ring,
+            channel=self._channel,
+            files=self._files,
+            plan=self._plan,
+            state=self._states.setdefault(uuid, GpuState()),
+            driver_gone=self._dead.put,
+        )
+
+    def _generation(self, refresh_s: float) -> tuple[NvmlError | None, float]:
+        """Watch until the generation ends: the error that ended it (None: wanted), and the next refresh pause."""
+        began_s = calls_s = time.monotonic()
+        inventory_s = -REFRESH_MAX_S
+        while not self._stop.wait(BEAT_S):
+            now_s = time.monotonic()
+            self._ring.beat(time.monotonic_ns())
+            self._look_for_hangs(now_s)
+            if not self._dead.empty():
+                error = self._dead.get()
+                while not self._dead.empty():
+                    self._dead.get()
+                return error, refresh_s
+            if now_s - calls_s >= CALLS_S:
+                calls_s = now_s
+                self._send_calls()
+            lost = self._lost() > 0
+            if lost and now_s - began_s >= refresh_s:
+                return None, min(refresh_s * 2, REFRESH_MAX_S)
+            if not lost:
+                refresh_s = REFRESH_MIN_S
+            if now_s - inventory_s >= self._plan.inventory_s:
+                inventory_s = now_s
+                try:
+                    if self._take_inventory(now_s) != self._count:
+                        return None, refresh_s  # NVML lists the GPUs when it is opened: a new generation
+                except NvmlError as error_:
+                    return error_, refresh_s
+        return None, refresh_s
+
+    def _lost(self) -> int:
+        """GPUs that NVML counts and that do not answer, and those that answered once and are gone."""
+        return self._silent + sum(worker.lost for worker in self._workers)
+
+    def _take_inventory(self, at_s: float) -> int:
+        """The node's own facts; how many GPUs NVML counts. Raises NvmlError when the driver is gone."""
+        inventory = NodeInventory(self._nvml, self._files, self._lost)
+        items = inventory.read(at_s)
+        took_s = time.monotonic() - at_s
+        send_batch(self._channel, inventory.name, inventory.name, at_s, self._plan.inventory_s, took_s, items)
+        present = [item.value for item in items if isinstance(item, Sample) and item.labels == ("present",)]
+        return int(present[0]) if present and isinstance(present[0], float) else self._count
+
+    def _close(self) -> bool:
+        """End the generation; False when a thread would not leave the driver."""
+        self._watching.set()
+        for worker in self._workers:
+            worker.stop()
+        deadline = time.monotonic() + JOIN_S
+        left = [worker for worker in self._workers if not worker.join(max(0.0, deadline - time.monotonic()))]
+        if self._watcher is not None:
+            self._watcher.join(max(0.1, deadline - time.monotonic()))
+        if left or (self._watcher is not None and self._watcher.is_alive()):
+            return False
+        try:
+            self._nvml.close()
+        except NvmlError as error:
+            self._channel.send("log", f"call={error.function} result={code_name(error.code)}")
+        self._workers = []
+        return True
+
+    # --- watching -------------------------------------------------------------------------------------------------
+
+    def _look_for_hangs(self, now_s: float) -> None:
+        for worker in self._workers:
+            name = _call_under_way(worker.device, now_s, self._plan.stuck_after_s)
+            if name is not None and worker.uuid not in self._stuck:
+                self._stuck.add(worker.uuid)
+                self._channel.send("gpu_stuck", str(worker.uuid), str(worker.index), name)
+            elif name is None and worker.uuid in self._stuck:
+                self._stuck.discard(worker.uuid)
+                self._channel.send("gpu_back", str(worker.uuid))
+
+    def _send_calls(self) -> None:
+        """Durations of all calls of this process so far, as differences to what was sent before."""
+        totals: dict[str, list[int]] = {}
+        for times in (
+            self._nvml.calls,
+            *(worker.device.calls for worker in self._workers if worker.device is not None),
+        ):
+            for name, row in list(times.durations.items()):
+                total = totals.setdefault(name, [0] * len(row))
+                for i, count in enumerate(row):
+                    total[i] += count
+        changes = []
+        for name, total in totals.items():
+            sent = self._sent_calls.get(name, [0] * len(total))
+            change = [new - old for new, old in zip(total, sent, strict=True)]
+            if min(change) < 0:  # a GPU left and took its counts along
+                change = total
+            if any(change):
+                changes.append((name, change))
+        if changes and self._channel.send("calls", changes):
+            self._sent_calls = totals
+
+    def _watch_xids(self, done: threading.Event) -> None:
+        """The XID thread: waits in the driver for up to a second at a time, shares nothing with the others."""
+        devices: dict[int, GpuWorker] = {}
+        handles: list[Device] = []
+        for worker in self._workers:
+            try:
+                handles.append(self._nvml.device_by_uuid(str(worker.uuid)))
+            except NvmlError:
+                continue  # lost: the generation that finds it again registers it
+            devices[id(handles[-1])] = worker
+        watcher = XidWatcher(self._nvml, handles, lambda device: devices[id(device)].lost)
+        told_s = -math.inf
+        while not done.is_set():
+            began_s = time.monotonic()
+            try:
+                for event in watcher.poll(began_s, XID_WAIT_MS):
+                    self._channel.send("xid", event.uuid or "", event.data, time.monotonic())
+            except NvmlError as error:
+                self._dead.put(error)
+                return
+            if (problems := watcher.take()) or began_s - told_s >= self._plan.slow_s:
+                told_s = began_s
+                send_batch(self._channel, "xid_events", "xid_events", began_s, self._plan.slow_s, 0.0, problems)
+            done.wait(max(0.0, watcher.resume_at_s - time.monotonic()))
+        watcher.close()
+
+    def _tell_unavailable(self, error: NvmlError) -> None:
+        advice = ADVICE.get(error.code, "")  # type: ignore[call-overload]
+        reason = Reason.DENIED if error.code == Code.NO_PERMISSION else Reason.UNAVAILABLE
+        self._channel.send("state", "unavailable", str(reason), str(error), advice)
+
+    def _pause(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0 and not self._stop.wait(min(left_s, BEAT_S)):
+            self._ring.beat(time.monotonic_ns())
+
+
+def _call_under_way(device: Device | None, now_s: float, stuck_after_s: float) -> str | None:
+    times: CallTimes | None = device.calls if device is not None else None
+    if times is None:
+        return None
+    name, started_ns = times.name, times.started_ns
+    return name if name is not None and now_s - started_ns / 1e9 > stuck_after_s else None
+
+
+def serve(nvml: Nvml, files: Files, handover: Handover) -> int:
+    """Run the supervisor until SIGTERM, until the main process is gone, or until a new process is needed."""
+    channel = handover.channel()
+    supervisor = Supervisor(nvml, handover.ring(), channel, files, handover.plan)
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C is the main process's to handle
+
+    def until_parent_is_gone() -> None:
+        while channel.receive() is not None:
+            continue
+        supervisor.stop()
+        time.sleep(JOIN_S + 1.0)
+        os._exit(1)  # orphaned and stuck in the driver: nothing would ever end us
+
+    threading.Thread(target=until_parent_is_gone, name="parent", daemon=True).start()
+    try:
+        return supervisor.run()
+    except BrokenPipeError:
+        return 1

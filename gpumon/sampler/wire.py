@@ -1,0 +1,136 @@
+"""Messages between the sampler process and the main process: whole, bounded, never waited for.
+
+A SOCK_SEQPACKET pair keeps message borders. The sampler never blocks on it: what does not fit is dropped and
+counted, and the count is the next message's. Bodies are ``marshal`` of plain tuples (both ends are the same
+interpreter and the same release; nothing from outside travels here).
+"""
+
+from __future__ import annotations
+
+import marshal
+import socket
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from gpumon.catalogue import METRICS
+from gpumon.model import Distribution, Item, Miss, Reason, Rejection, Sample
+
+MAX_MESSAGE = 1 << 20
+_INDEX = {metric: i for i, metric in enumerate(METRICS)}
+
+
+class Batch(NamedTuple):
+    """One pass of one source over one entity."""
+
+    source: str
+    """Label value of gpumon_source_*."""
+    owner: str
+    """What the batch replaces in the store."""
+    at_s: float
+    ttl_s: float
+    duration_s: float
+    samples: list[Sample]
+    misses: list[Miss]
+    rejections: list[Rejection]
+
+
+class Channel:
+    """One end of the pair."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._dropped = 0
+
+    def send(self, kind: str, *body: Any) -> bool:  # noqa: ANN401 - plain values, whatever marshal takes
+        """Send without waiting; False if the message was dropped. Raises BrokenPipeError when the other end is gone."""
+        try:
+            self._socket.send(marshal.dumps((kind, self._dropped, body)), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self._dropped += 1
+            return False
+        except OSError as error:
+            if isinstance(error, (BrokenPipeError, ConnectionError)):
+                raise BrokenPipeError from error
+            self._dropped += 1  # EMSGSIZE, ENOBUFS
+            return False
+        self._dropped = 0
+        return True
+
+    def receive(self) -> tuple[str, int, tuple[Any, ...]] | None:
+        """Wait for a message: its kind, how many were dropped before it, its body. None when the other end is gone."""
+        try:
+            data = self._socket.recv(MAX_MESSAGE)
+        except ConnectionError:
+            return None
+        if not data:
+            return None
+        kind, dropped, body = marshal.loads(data)  # noqa: S302 - from our own child, see above
+        return kind, dropped, body
+
+    def close(self) -> None:
+        """Close this end; the other sees its end."""
+        self._socket.close()
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """A connected pair with room for a node's slow pass."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (left, right):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_MESSAGE)
+    return left, right
+
+
+def pack_batch(batch: Batch) -> tuple[Any, ...]:
+    """The batch as plain values."""
+    return (
+        batch.source,
+        batch.owner,
+        batch.at_s,
+        batch.ttl_s,
+        batch.duration_s,
+        [
+            (_INDEX[s.metric], s.labels, tuple(s.value) if isinstance(s.value, tuple) else s.value)
+            for s in batch.samples
+        ],
+        [(what, str(reason), detail) for what, reason, detail in batch.misses],
+        [(field, str(reason)) for field, reason in batch.rejections],
+    )
+
+
+def send_batch(
+    channel: Channel, source: str, owner: str, at_s: float, every_s: float, took_s: float, items: Iterable[Item]
+) -> None:
+    """Send what one pass yielded. It is believed for three times its cadence."""
+    samples: list[Sample] = []
+    misses: list[Miss] = []
+    rejections: list[Rejection] = []
+    for item in items:
+        if isinstance(item, Sample):
+            samples.append(item)
+        elif isinstance(item, Miss):
+            misses.append(item)
+        else:
+            rejections.append(item)
+    channel.send("batch", *pack_batch(Batch(source, owner, at_s, 3 * every_s, took_s, samples, misses, rejections)))
+
+
+def _plain(value: float | Distribution) -> object:
+    return tuple(value) if isinstance(value, tuple) else value  # marshal takes no subclass of tuple
+
+
+def unpack_batch(body: tuple[Any, ...]) -> Batch:
+    """The inverse of ``pack_batch``."""
+    source, owner, at_s, ttl_s, duration_s, samples, misses, rejections = body
+    return Batch(
+        source,
+        owner,
+        at_s,
+        ttl_s,
+        duration_s,
+        [
+            Sample(METRICS[i], labels, Distribution(*value) if isinstance(value, tuple) else value)
+            for i, labels, value in samples
+        ],
+        [Miss(what, Reason(reason), detail) for what, reason, detail in misses],
+        [Rejection(field, Reason(reason)) for field, reason in rejections],
+    )

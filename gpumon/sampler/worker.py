@@ -1,0 +1,251 @@
+"""One GPU's thread in the sampler process: the fast row every tick, slower passes when they are due.
+
+A thread per GPU, because a call that hangs or crawls in the driver must stall that GPU's data and nothing else.
+Whatever the GPU answers, the thread goes on: a lost GPU is looked for again with a growing pause, a dead driver is
+reported to the supervisor, which ends the generation. ``tick`` holds all decisions and takes the time; ``run`` only
+waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpumon import catalogue
+from gpumon.host.files import Files
+from gpumon.host.nvml import DEVICE_GONE, DRIVER_GONE, Code, Device, Nvml, NvmlError, code_name
+from gpumon.model import GpuUuid, Item, Sample
+from gpumon.sampler.handover import Plan
+from gpumon.sampler.ring import Ring
+from gpumon.sampler.wire import Channel, send_batch
+from gpumon.sources.capabilities import Capabilities
+from gpumon.sources.gpu import GpuSlow
+from gpumon.sources.gpu_fast import BLANK, Column, GpuFast
+from gpumon.sources.gpu_inventory import GpuInventory
+from gpumon.sources.gpu_processes import GpuProcesses
+from gpumon.sources.gpu_ring import RING
+from gpumon.sources.gpu_state import GpuState
+from gpumon.sources.mig import Mig
+
+LOST_RETRY_MIN_S = 5.0
+LOST_RETRY_MAX_S = 60.0
+BLANKS_MEAN_LOST = 20
+"""Rows in a row without a single reading after which the GPU counts as lost."""
+
+
+class _Pass(Protocol):
+    name: str
+
+    def read(self, at_s: float) -> Iterable[Item]: ...
+
+
+@dataclass(slots=True)
+class _Due:
+    """A slower pass and when it is next due."""
+
+    source: _Pass
+    every_s: float
+    at_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class GpuWorker:
+    """Reads one GPU of one generation, found by its uuid."""
+
+    nvml: Nvml
+    uuid: GpuUuid
+    index: int
+    slot: int
+    ring: Ring
+    channel: Channel
+    files: Files
+    plan: Plan
+    state: GpuState
+    driver_gone: Callable[[NvmlError], None]
+    """Tells the supervisor that the generation is dead."""
+    lost: bool = False
+    device: Device | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _fast: GpuFast | None = None
+    _processes: GpuProcesses | None = None
+    _inventory: GpuInventory | None = None
+    _mig: Mig | None = None
+    _capabilities: Capabilities | None = None
+    _dues: list[_Due] = field(default_factory=list)
+    _find_at_s: float = 0.0
+    _find_pause_s: float = LOST_RETRY_MIN_S
+    _previous_s: float | None = None
+    _processes_at_s: float = 0.0
+    _blanks: int = 0
+
+    def start(self) -> None:
+        """Run in a thread of its own until ``stop``."""
+        self._thread = threading.Thread(target=self.run, name=f"gpu-{self.index}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end after the call under way."""
+        self._stop.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread; False if it is still inside a call."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        return True
+
+    def run(self) -> None:
+        """Tick on the grid of the fast cadence; ticks missed by a slow call are left out, not made up for."""
+        step = self.plan.fast_s
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            try:
+                self.tick(time.monotonic())
+            except BrokenPipeError:
+                return  # the main process is gone
+            except Exception as error:  # noqa: BLE001 - this thread's loop: a bug on one GPU must not end its data
+                self._report_bug(error)
+            now = time.monotonic()
+            due += step * max(1, int((now - due) / step) + 1) if now > due + step else step
+        self._release()
+
+    def tick(self, at_s: float) -> None:
+        """One tick: find the GPU if it is lost, else its row and whatever is due."""
+        if self.device is None and not self._find(at_s):
+            return
+        try:
+            self._read_row(at_s)
+            for due in self._dues:
+                if at_s >= due.at_s:
+                    due.at_s = at_s + due.every_s
+                    self._pass(due.source, due.every_s, at_s)
+            if at_s >= self._processes_at_s:
+                self._processes_at_s = at_s + self.plan.slow_s
+                self._read_processes(at_s)
+        except NvmlError as error:
+            self._gone(error, at_s)
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _read_row(self, at_s: float) -> None:
+        assert self._fast is not None
+        row = self._fast.row(at_s)
+        if row == BLANK:
+            # Nothing at all is answered, as when a container has lost its devices: no row, and soon no GPU.
+            self._blanks += 1
+            if self._blanks >= BLANKS_MEAN_LOST:
+                raise NvmlError(Code.UNKNOWN, "no reading is answered")
+            return
+        self._blanks = 0
+        self.ring.write(self.slot, time.monotonic_ns(), row)
+        # Without the driver's ring of samples, busy time is summed here (sources/gpu_ring.py).
+        utilization = row[Column.UTILIZATION]
+        if utilization is not None and self._previous_s is not None:
+            dt_s = at_s - self._previous_s
+            if dt_s <= 10 * self.plan.fast_s and self._ring_is_absent():
+                self.state.busy_s += utilization * dt_s
+        self._previous_s = at_s
+
+    def _ring_is_absent(self) -> bool:
+        return self._capabilities is not None and self._capabilities.supported(RING) is False
+
+    def _pass(self, source: _Pass, every_s: float, at_s: float) -> None:
+        began = time.monotonic()
+        items = list(source.read(at_s))
+        if source.name == GpuSlow.name:
+            items += self._extras()
+        elif source is self._inventory:
+            self._tell_identity()
+        owner = f"{source.name}/{self.uuid}"
+        send_batch(self.channel, source.name, owner, at_s, every_s, time.monotonic() - began, items)
+
+    def _tell_identity(self) -> None:
+        assert self._inventory is not None
+        assert self._fast is not None
+        who = self._inventory.identity
+        self.channel.send("identity", str(who.uuid), who.index, who.pci_bus_id, who.numa_node)
+        self._fast.reconsider()
+
+    def _extras(self) -> list[Item]:
+        assert self._fast is not None
+        items: list[Item] = list(self._fast.take_rejections())
+        if self._ring_is_absent():
+            labels = (str(self.index), str(self.uuid))
+            items.append(Sample(catalogue.GPU_BUSY_SECONDS, labels, self.state.busy_s))
+        return items
+
+    def _read_processes(self, at_s: float) -> None:
+        assert self._processes is not None
+        began = time.monotonic()
+        processes, problems = self._processes.read_processes(at_s)
+        self.channel.send("processes", str(self.uuid), [tuple(process) for process in processes])
+        name = "gpu_processes"
+        took_s = time.monotonic() - began
+        send_batch(self.channel, name, f"{name}/{self.uuid}", at_s, self.plan.slow_s, took_s, problems)
+
+    # --- coming and going -----------------------------------------------------------------------------------------
+
+    def _find(self, at_s: float) -> bool:
+        if at_s < self._find_at_s:
+            return False
+        try:
+            self._build(self.nvml.device_by_uuid(str(self.uuid)))
+        except NvmlError as error:
+            self._gone(error, at_s)
+            return False
+        self._find_pause_s = LOST_RETRY_MIN_S
+        if self.lost:
+            self.lost = False
+            self.channel.send("gpu_back", str(self.uuid))
+        return True
+
+    def _build(self, device: Device) -> None:
+        self.index = device.index
+        labels = (str(self.index), str(self.uuid))
+        capabilities = Capabilities(f"gpu {self.index}")
+        fast = GpuFast(self.nvml, device, capabilities)
+        self._mig = Mig(self.nvml, device, labels, capabilities, self.state)
+        self._processes = GpuProcesses(self.nvml, device, labels, capabilities, self._mig.instances)
+        self._inventory = GpuInventory(self.nvml, device, labels, capabilities, self.files)
+        self._dues = [
+            _Due(self._inventory, self.plan.inventory_s),
+            _Due(GpuSlow(self.nvml, device, labels, capabilities, self.state), self.plan.slow_s),
+            _Due(self._mig, self.plan.mig_s),
+        ]
+        self._processes_at_s = 0.0
+        self._previous_s = None
+        self._blanks = 0
+        self._capabilities, self._fast, self.device = capabilities, fast, device
+
+    def _gone(self, error: NvmlError, at_s: float) -> None:
+        """The GPU or the driver does not answer any more."""
+        if error.code in DRIVER_GONE:
+            self._stop.set()
+            self.driver_gone(error)
+            return
+        self._release()
+        self._find_at_s = at_s + self._find_pause_s
+        self._find_pause_s = min(self._find_pause_s * 2, LOST_RETRY_MAX_S)
+        if not self.lost:
+            self.lost = True
+            reason = "lost" if error.code in DEVICE_GONE else code_name(error.code)
+            self.channel.send("gpu_lost", str(self.uuid), str(self.index), f"{reason}: {error}")
+
+    def _release(self) -> None:
+        """Free what NVML holds for this GPU; a GPU that is gone may refuse, and then nothing is left to free."""
+        for part in (self._fast, self._mig):
+            if part is not None:
+                try:
+                    part.close()
+                except NvmlError:
+                    continue
+        self._fast = self._mig = self.device = None
+
+    def _report_bug(self, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error))
+        self.channel.send("gpu_bug", str(self.uuid), str(self.index), text[-4000:])

@@ -1,0 +1,179 @@
+"""Which processes gpumon watches: those that hold a GPU, and those the configuration names as servers.
+
+GPU processes come from NVML, by pid; named ones from a walk over /proc, by their comm and never by their command
+line. Each is told apart from a later process of the same number by its start time, and labelled with its
+container (from its cgroup path) and, where a lookup is given, its pod. Needs the host's pid namespace (hostPID in a
+pod): a pid that /proc does not show is a miss that says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpumon.host.files import Files, ReadError
+from gpumon.model import GpuProcess, Item, Miss, Pid, Reason, SourceError
+from gpumon.sources.cgroup import Identity, identify
+from gpumon.sources.procfs import Stat, parse_cgroup, parse_stat, parse_status
+
+ENDED = frozenset("ZXx")
+"""States of a process that ended and is still listed."""
+_HOST_PID = "not in /proc: hostPID needed, or it ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a process belongs to in Kubernetes; empty where unknown."""
+
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+
+
+WorkloadLookup = Callable[[Identity], Workload | None]
+"""From container id and pod uid to names; None when it knows neither."""
+
+
+def no_lookup(identity: Identity) -> Workload | None:  # noqa: ARG001 (shape of WorkloadLookup)
+    """The lookup of a node without Kubernetes."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A process to watch."""
+
+    pid: Pid
+    process: str
+    """Its comm when it was found."""
+    workload: Workload = Workload()
+    held: tuple[GpuProcess, ...] = ()
+    """What it holds, one entry per GPU; empty for a named process without a GPU."""
+
+    @property
+    def labels(self) -> tuple[str, str, str, str, str]:
+        """Values of catalogue.WORKLOAD."""
+        at = self.workload
+        return (str(self.pid.number), self.process, at.namespace, at.pod, at.container)
+
+    @property
+    def gpu_bytes(self) -> float:
+        """Device memory it is known to hold, over all GPUs."""
+        return sum(gpu.used_bytes or 0.0 for gpu in self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Processes found, by pid, and those that could not be."""
+
+    targets: tuple[Target, ...]
+    misses: tuple[Miss, ...]
+
+
+def select_targets(
+    gpu_processes: Sequence[GpuProcess],
+    files: Files,
+    servers: Sequence[re.Pattern[str]] = (),
+    lookup: WorkloadLookup = no_lookup,
+) -> Selection:
+    """Find the processes to watch.
+
+    servers: patterns to search every comm for (the kernel keeps 15 bytes of it). Without them /proc is not walked.
+    """
+    misses: list[Miss] = []
+    stats: dict[int, Stat] = {}
+    held: dict[int, list[GpuProcess]] = {}
+    for process in gpu_processes:
+        held.setdefault(process.pid, []).append(process)
+    if held and not _shares_pid_namespace(files):
+        misses.append(Miss("gpu processes", Reason.UNAVAILABLE, "/proc is of another pid namespace: hostPID needed"))
+        held = {}
+    for number in held:
+        try:
+            stats[number] = parse_stat(files.read(f"proc/{number}/stat", keep=True))
+        except ReadError as err:
+            detail = _HOST_PID if err.reason is Reason.UNAVAILABLE else err.detail
+            misses.append(Miss(f"pid {number}", err.reason, detail))
+        except SourceError as err:
+            misses.append(Miss(f"pid {number}", err.reason, err.detail))
+    if servers:
+        try:
+            stats.update(_named(files, servers))
+        except ReadError as err:
+            misses.append(Miss("list of processes", err.reason, err.detail))
+    targets = []
+    for number, stat in sorted(stats.items()):
+        if stat.state in ENDED:
+            continue
+        try:
+            identity = identify(parse_cgroup(files.read(f"proc/{number}/cgroup")))
+        except (ReadError, SourceError) as err:
+            misses.append(Miss(f"pid {number} cgroup", err.reason, err.detail))
+            identity = Identity(None, None)
+        workload = lookup(identity) or Workload(container=(identity.container_id or "")[:12])
+        targets.append(Target(Pid(number, stat.start_ticks), stat.comm, workload, tuple(held.get(number, ()))))
+    return Selection(tuple(targets), tuple(misses))
+
+
+class TargetSource:
+    """Source ``targets``: chooses anew at each pass and hands the choice to the sources that watch processes.
+
+    It has no samples, only the misses; ``current`` and ``names`` may be called from any thread.
+    """
+
+    name = "targets"
+
+    def __init__(
+        self,
+        files: Files,
+        gpu_processes: Callable[[], Sequence[GpuProcess]],
+        servers: Sequence[re.Pattern[str]] = (),
+        lookup: WorkloadLookup = no_lookup,
+    ) -> None:
+        self._files = files
+        self._gpu_processes = gpu_processes
+        self._servers = tuple(servers)
+        self._lookup = lookup
+        self._targets: tuple[Target, ...] = ()
+        self._names: dict[int, tuple[str, str, str, str]] = {}
+
+    def current(self) -> Sequence[Target]:
+        """The choice of the last pass."""
+        return self._targets
+
+    def names(self, number: int) -> tuple[str, str, str, str] | None:
+        """Process, namespace, pod and container of a pid of the last choice; None for any other."""
+        return self._names.get(number)
+
+    def read(self, at_s: float) -> Iterator[Item]:  # noqa: ARG002 (nothing here depends on the time)
+        selection = select_targets(self._gpu_processes(), self._files, self._servers, self._lookup)
+        self._targets = selection.targets
+        self._names = {target.pid.number: target.labels[1:] for target in selection.targets}
+        yield from selection.misses
+
+
+def _named(files: Files, servers: Sequence[re.Pattern[str]]) -> dict[int, Stat]:
+    found = {}
+    for entry in files.list("proc"):
+        if not (entry.isascii() and entry.isdigit()):
+            continue
+        try:
+            stat = parse_stat(files.read(f"proc/{entry}/stat"))
+        except (ReadError, SourceError):
+            continue  # it ended under the walk, or is hidden: nobody asked for this one
+        if any(pattern.search(stat.comm) for pattern in servers):
+            found[int(entry)] = stat
+    return found
+
+
+def _shares_pid_namespace(files: Files) -> bool:
+    """Whether pids in this /proc are the pids that the kernel gives us.
+
+    NSpid of our own process has one number per namespace from that of /proc down to ours. Where it cannot be read
+    (a copy of a /proc), there is nothing to say against it.
+    """
+    try:
+        return len(parse_status(files.read("proc/self/status")).ns_pids) <= 1
+    except (ReadError, SourceError):
+        return True
