@@ -313,6 +313,7 @@ def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = Non
     """Run until SIGTERM or SIGINT; the exit status. A second signal ends at once. SIGHUP reloads."""
     clock = SystemClock()
     machine = simulated_machine(clock) if demo else real_machine(config)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # it tells of its own life what is told here
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     app = App(config, machine, clock, reload)

@@ -31,7 +31,8 @@ class _Account:
     running_since_s: float | None = None
     deadline_s: float | None = None
     errors: Counter[Reason] = field(default_factory=Counter)
-    missing: frozenset[str] = frozenset()
+    missing: dict[str, frozenset[str]] = field(default_factory=dict)
+    """What was missed at the last pass, by scope."""
 
 
 class Health:
@@ -56,8 +57,8 @@ class Health:
         with self._lock:
             self._accounts.setdefault(source, _Account()).running_since_s = at_s
 
-    def succeeded(self, source: str, at_s: float, duration_s: float, misses: Sequence[Miss]) -> None:
-        """A pass is over; single things may have failed in it."""
+    def succeeded(self, source: str, at_s: float, duration_s: float, misses: Sequence[Miss], scope: str = "") -> None:
+        """A pass is over; single things may have failed in it. ``scope``: what the pass was over, such as one GPU."""
         with self._lock:
             account = self._accounts.setdefault(source, _Account())
             account.up = account.passed_once = True
@@ -70,9 +71,12 @@ class Health:
                     account.errors[miss.reason] += 1
                 self._transitions.failing(f"{source}: {miss.what}", miss.reason, miss.detail)
             missing = frozenset(miss.what for miss in misses[:MISSES_REMEMBERED])
-            for what in account.missing - missing:
+            for what in account.missing.get(scope, frozenset()) - missing:
                 self._transitions.ok(f"{source}: {what}")
-            account.missing = missing
+            if missing:
+                account.missing[scope] = missing
+            else:
+                account.missing.pop(scope, None)
 
     def failed(self, source: str, at_s: float, duration_s: float, reason: Reason, detail: str) -> None:
         """A pass failed as a whole."""

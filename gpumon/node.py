@@ -15,7 +15,8 @@ from gpumon import catalogue
 from gpumon.health import Health
 from gpumon.host.clock import Clock
 from gpumon.host.files import Files
-from gpumon.model import GpuProcess, GpuUuid, Item, Miss, Reason, Rejection, Sample
+from gpumon.model import GpuProcess, GpuUuid, Item, Reason, Rejection, Sample
+from gpumon.sampler.wire import Batch
 from gpumon.sources.gpu_process_samples import GpuProcessSamples, Names
 from gpumon.sources.targets import Selection, Target, select_targets
 from gpumon.sources.xid import KnownGpu, XidLedger
@@ -56,12 +57,10 @@ class Node:
     def count_rejections(self, rejections: Iterable[Rejection]) -> None:
         self._store.count_rejections(rejections)
 
-    def passed(
-        self, source: str, at_s: float, duration_s: float, misses: Sequence[Miss], rejections: Sequence[Rejection]
-    ) -> None:
-        self._health.succeeded(source, at_s, duration_s, misses)
-        if rejections:
-            self._store.count_rejections(rejections)
+    def passed(self, batch: Batch) -> None:
+        self._health.succeeded(batch.source, batch.at_s, batch.duration_s, batch.misses, batch.owner)
+        if batch.rejections:
+            self._store.count_rejections(batch.rejections)
 
     def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str, numa_node: int | None) -> None:  # noqa: ARG002
         with self._lock:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -93,9 +93,23 @@ class _Owned:
     weight: int
     clean: bool
     """True when the batch was taken whole, with history, so that the next one with the same keys is taken likewise."""
+    types: list[type]
+    """Of the values: float or Distribution."""
     scalars: list[int]
     """Positions of the samples that have history."""
     slots: NDArray[np.intp]
+
+    def takes(self, samples: Sequence[Sample]) -> bool:
+        """True when these differ from what was taken whole before in nothing but good values: the usual case."""
+        values = [value for _, _, value in samples]
+        return (
+            self.clean
+            and [type(value) for value in values] == self.types
+            and [(metric, labels) for metric, labels, _ in samples] == self.keys
+            # One infinity or NaN makes the sum one; a sum of good ones that overflows only costs the longer way.
+            and math.isfinite(sum([value for value in values if type(value) is float]))
+            and all(_fits(metric, value) for metric, _, value in samples if type(value) is Distribution)
+        )
 
 
 class Store:
@@ -128,19 +142,22 @@ class Store:
         before ``at_s``, of any owner, ends here. Among samples of the same series the first one stays. Whatever
         ``samples`` raises while it is iterated goes through and changes nothing.
         """
+        given = tuple(samples)
+        old = self._owners.get(owner)
+        like_before = old is not None and old.takes(given)
         malformed: list[Rejection] = []
-        checked = [good for sample in samples if (good := _checked(sample, malformed)) is not None]
-        keys = [(sample.metric, sample.labels) for sample in checked]
+        if not like_before:
+            given = tuple(good for sample in given if (good := _checked(sample, malformed)) is not None)
+        batch = Batch(at_s, at_s + ttl_s, given)
         with self._lock:
             self._count_rejections(malformed)
             for name in [name for name, owned in self._owners.items() if at_s > owned.batch.expires_at_s]:
                 self._release(name)
-            old = self._owners.get(owner)
-            if old is not None and old.clean and keys == old.keys:
-                old.batch = Batch(at_s, at_s + ttl_s, tuple(checked))
-                owned = old
+            owned = self._owners.get(owner)
+            if owned is not None and owned is old and like_before:
+                owned.batch = batch
             else:
-                owned = self._take(owner, Batch(at_s, at_s + ttl_s, tuple(checked)), keys)
+                owned = self._take(owner, batch)
             taken = owned.batch.samples
             self._history.append(owned.slots, at_s, [taken[i].value for i in owned.scalars])
 
@@ -179,14 +196,15 @@ class Store:
         }
         return View(at_s, live, self._history)
 
-    def _take(self, owner: str, batch: Batch, keys: list[Key]) -> _Owned:
+    def _take(self, owner: str, batch: Batch) -> _Owned:
         old = self._owners.pop(owner, None)
         self._unclaim(old)
         taken: list[Sample] = []
         claimed: list[Key] = []
         weight = 0
-        for sample, key in zip(batch.samples, keys, strict=True):
+        for sample in batch.samples:
             metric = sample.metric
+            key = (metric, sample.labels)
             size = _weight(metric)
             if key in self._claims:
                 self._dropped["duplicate"] += 1
@@ -210,7 +228,8 @@ class Store:
             batch=Batch(batch.at_s, batch.expires_at_s, tuple(taken)),
             keys=claimed,
             weight=weight,
-            clean=len(claimed) == len(keys) and len(kept) == len(rows),
+            clean=len(claimed) == len(batch.samples) and len(kept) == len(rows),
+            types=[type(sample.value) for sample in taken],
             scalars=[position for position, _ in kept],
             slots=np.array([slot for _, slot in kept], dtype=np.intp),
         )
@@ -242,27 +261,29 @@ def _weight(metric: Metric) -> int:
     return len(metric.bounds) + 3 if metric.kind is Kind.HISTOGRAM else 1
 
 
+def _fits(metric: Metric, value: float | Distribution) -> bool:
+    if isinstance(value, Distribution):
+        return (
+            metric.kind is Kind.HISTOGRAM
+            and len(value.counts) == len(metric.bounds) + 1
+            and min(value.counts) >= 0
+            and math.isfinite(value.total)
+        )
+    return metric.kind is not Kind.HISTOGRAM and math.isfinite(value)
+
+
 def _checked(sample: Sample, malformed: list[Rejection]) -> Sample | None:
     """The sample with an exact float and labels that are text; None, and a rejection, when it cannot be exposed."""
     metric, labels, value = sample
-    if type(value) is float:
-        good = math.isfinite(value) and metric.kind is not Kind.HISTOGRAM
-    elif isinstance(value, Distribution):
-        good = (
-            len(value.counts) == len(metric.bounds) + 1
-            and min(value.counts) >= 0
-            and math.isfinite(value.total)
-            and metric.kind is Kind.HISTOGRAM
-        )
-    else:
+    if type(value) is not float and not isinstance(value, Distribution):
         return _checked_number(sample, malformed)
-    if good and len(labels) == len(metric.labels):
-        if all(map(str.isascii, labels)):
-            return sample
-        # Names of processes and files may hold bytes that are no text; no output format can carry those.
-        return Sample(metric, tuple(label.encode("utf-8", "replace").decode() for label in labels), value)
-    malformed.append(Rejection(metric.stem, Reason.MALFORMED))
-    return None
+    if len(labels) != len(metric.labels) or not _fits(metric, value):
+        malformed.append(Rejection(metric.stem, Reason.MALFORMED))
+        return None
+    if all(map(str.isascii, labels)):
+        return sample
+    # Names of processes and files may hold bytes that are no text; no output format can carry those.
+    return Sample(metric, tuple(label.encode("utf-8", "replace").decode() for label in labels), value)
 
 
 def _checked_number(sample: Sample, malformed: list[Rejection]) -> Sample | None:

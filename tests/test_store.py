@@ -188,6 +188,23 @@ def test_labels_that_are_no_text_become_text() -> None:
     assert [sample.labels for sample in store.view(1.0)] == [("0", "a?"), ("0", "ü")]
 
 
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, Distribution((1,), 1.0), "x"])
+def test_a_bad_value_in_a_series_that_was_good_before_is_dropped(bad: float) -> None:
+    store = Store()
+    for at_s, value in ((1.0, 0.5), (2.0, 0.6), (3.0, bad)):
+        store.put("gpu", at_s, [Sample(GPU_UTILIZATION, A, value), Sample(GPU_UTILIZATION, B, 0.5)], 10.0)
+    assert [sample.labels for sample in store.view(3.0)] == [B]
+    assert rejected(store, GPU_UTILIZATION.stem) == 1
+    assert len(store.view(3.0).window(GPU_UTILIZATION, A, 0.0)[0]) == 0
+
+
+def test_good_values_whose_sum_overflows_are_taken() -> None:
+    store = Store()
+    for at_s in (1.0, 2.0):
+        store.put("gpu", at_s, [Sample(GPU_UTILIZATION, gpu, 1.7e308) for gpu in (A, B)], 10.0)
+    assert len(store.view(2.0).family(GPU_UTILIZATION)) == 2
+
+
 def test_a_source_that_breaks_off_changes_nothing() -> None:
     store = Store()
     store.put("gpu", 1.0, [Sample(GPU_UTILIZATION, A, 0.5)], 10.0)
@@ -351,6 +368,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
         self.batches: dict[str, tuple[float, dict[tuple[Metric, tuple[str, ...]], float]]] = {}
         self.rings: dict[tuple[Metric, tuple[str, ...]], deque[tuple[float, float]]] = {}
         self.counts: Counter[str] = Counter()
+        self.given: dict[str, list[Sample]] = {}
 
     def forget(self) -> None:
         alive = {key for _, batch in self.batches.values() for key in batch}
@@ -359,6 +377,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
     @rule(owner=st.sampled_from("xyz"), batch=samples, ttl_s=st.sampled_from([0.0, 1.0, 3.0]))
     def put(self, owner: str, batch: list[Sample], ttl_s: float) -> None:
         self.store.put(owner, self.at_s, iter(batch), ttl_s)
+        self.given[owner] = batch
         self.batches = {name: kept for name, kept in self.batches.items() if self.at_s <= kept[0]}
         self.forget()
         self.batches.pop(owner, None)
@@ -367,7 +386,7 @@ class StoreAgainstLists(RuleBasedStateMachine):
         for family, labels, value in batch:
             assert isinstance(value, float)
             everything = [*others, *taken]
-            if math.isnan(value):
+            if not math.isfinite(value):
                 self.counts["malformed"] += 1
             elif (family, labels) in everything:
                 self.counts["duplicate"] += 1
@@ -381,6 +400,10 @@ class StoreAgainstLists(RuleBasedStateMachine):
             ring = self.rings.setdefault(key, deque(maxlen=POINTS))
             if not ring or ring[-1][0] < self.at_s:
                 ring.append((self.at_s, value))
+
+    @rule(owner=st.sampled_from("xyz"), value=st.sampled_from([3.0, 4.0, math.inf]))
+    def put_the_same_series_again(self, owner: str, value: float) -> None:
+        self.put(owner, [sample._replace(value=value) for sample in self.given.get(owner, [])], 3.0)
 
     @rule(owner=st.sampled_from("xyz"))
     def drop(self, owner: str) -> None:

@@ -56,6 +56,7 @@ _NO_INSTANCE = 0xFFFFFFFF
 _NO_VALUE = 0xFFFFFFFFFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE
 _PROCESS = struct.Struct("<I4xQII")  # nvmlProcessInfo_t v2 and v3, 24 bytes
 _PROCESS_UTILIZATION = struct.Struct("<I4xQIIII")  # nvmlProcessUtilizationSample_t, 32 bytes
+_TWO_POINTERS = struct.Struct("<QQ")
 _SAMPLE = struct.Struct("<QQ")  # nvmlSample_t, 16 bytes
 _SAMPLE_GPU_UTILIZATION = 1
 _PROCESS_FUNCTIONS = {  # v2 and v3 have the same layout; v3 came with driver 510
@@ -488,7 +489,7 @@ class DriverGpmReader:
         if self._older_ns is None:
             self._turn(taken_ns)
             return None
-        self._request.sample1, self._request.sample2 = older, newer
+        _TWO_POINTERS.pack_into(self._bytes, 8, older.value or 0, newer.value or 0)
         self._call("nvmlGpmMetricsGet", (self._request_ref,))
         answer = self._answer.unpack_from(self._bytes, 24)
         codes = answer[0::2]

@@ -20,11 +20,11 @@ from typing import Any, Protocol
 import gpumon
 from gpumon import catalogue
 from gpumon.host.clock import Clock
-from gpumon.model import Distribution, GpuProcess, GpuUuid, Miss, Reason, Rejection, Sample
+from gpumon.model import Distribution, GpuProcess, GpuUuid, Miss, Reason, Sample
 from gpumon.sampler.child import EXIT_NEW_PROCESS
 from gpumon.sampler.handover import Handover, Plan
 from gpumon.sampler.ring import Ring
-from gpumon.sampler.wire import Channel, pair, unpack_batch
+from gpumon.sampler.wire import Batch, Channel, pair, unpack_batch
 from gpumon.sources.gpu_activity import GpuActivity
 from gpumon.sources.gpu_fast import Column
 
@@ -54,10 +54,8 @@ class Listener(Protocol):
 
     def drop(self, owner: str) -> None: ...
 
-    def passed(
-        self, source: str, at_s: float, duration_s: float, misses: Sequence[Miss], rejections: Sequence[Rejection]
-    ) -> None:
-        """A pass of a source in the sampler is over."""
+    def passed(self, batch: Batch) -> None:
+        """A pass of a source in the sampler is over; its samples have been put."""
         ...
 
     def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str, numa_node: int | None) -> None: ...
@@ -115,6 +113,7 @@ class SamplerLink:
         """GPUs that do not answer, and why."""
         self._activity: dict[GpuUuid, GpuActivity] = {}
         self._owners: set[str] = set()
+        self._bugs = 0
         self._calls: dict[str, list[int]] = {}
         self._carried: dict[tuple[str, tuple[str, ...]], float | Distribution] = {}
         self._newest: dict[tuple[str, tuple[str, ...]], float | Distribution] = {}
@@ -280,8 +279,9 @@ class SamplerLink:
             activity = self._activity[uuid]
             for row in rows:
                 activity.add(row.at_ns, row.values)
-            self._put(f"gpu_fast/{uuid}", at_s, activity.samples(self._clock.to_unix), self._fast_ttl_s)
-            self._listener.passed("gpu_fast", at_s, 0.0, (), ())
+            owner = f"gpu_fast/{slot:02d}/{uuid}"
+            self._put(owner, at_s, activity.samples(self._clock.to_unix), self._fast_ttl_s)
+            self._listener.passed(Batch("gpu_fast", owner, at_s, self._fast_ttl_s, 0.0, [], [], []))
 
     @property
     def _fast_ttl_s(self) -> float:
@@ -306,7 +306,7 @@ class SamplerLink:
         samples = [self._carry_on(sample) for sample in batch.samples]
         if samples:
             self._put(batch.owner, batch.at_s, samples, batch.ttl_s)
-        self._listener.passed(batch.source, batch.at_s, batch.duration_s, batch.misses, batch.rejections)
+        self._listener.passed(batch)
 
     def _hear_gpus(self, gpus: list[tuple[int, str, int]]) -> None:
         with self._lock:
@@ -378,8 +378,11 @@ class SamplerLink:
         log.warning("gpu=%s state=silent detail=%r", index, detail)
 
     def _hear_gpu_bug(self, uuid: str, gpu: str, text: str) -> None:
-        log.error("gpu=%s uuid=%s state=bug\n%s", gpu, uuid, text)
-        self._listener.passed("gpu_fast", self._clock.now_s(), 0.0, (Miss(f"gpu {gpu}", Reason.BUG, text[-200:]),), ())
+        if self._bugs == 0:
+            log.error("gpu=%s uuid=%s state=bug detail='said once, counted always'\n%s", gpu, uuid, text)
+        self._bugs += 1
+        miss = Miss(f"gpu {gpu}", Reason.BUG, text.rstrip().rsplit("\n", 1)[-1])
+        self._listener.passed(Batch("gpu_bug", f"gpu_bug/{uuid}", self._clock.now_s(), 0.0, 0.0, [], [miss], []))
 
     def _hear_log(self, text: str) -> None:
         log.warning("%s", text)

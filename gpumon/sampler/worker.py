@@ -161,7 +161,7 @@ class GpuWorker:
             items += self._extras()
         elif source is self._inventory:
             self._tell_identity()
-        owner = f"{source.name}/{self.uuid}"
+        owner = f"{source.name}/{self.slot:02d}/{self.uuid}"
         send_batch(self.channel, source.name, owner, at_s, every_s, time.monotonic() - began, items)
 
     def _tell_identity(self) -> None:
@@ -186,7 +186,7 @@ class GpuWorker:
         self.channel.send("processes", str(self.uuid), [tuple(process) for process in processes])
         name = "gpu_processes"
         took_s = time.monotonic() - began
-        send_batch(self.channel, name, f"{name}/{self.uuid}", at_s, self.plan.slow_s, took_s, problems)
+        send_batch(self.channel, name, f"{name}/{self.slot:02d}/{self.uuid}", at_s, self.plan.slow_s, took_s, problems)
 
     # --- coming and going -----------------------------------------------------------------------------------------
 

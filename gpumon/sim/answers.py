@@ -11,7 +11,8 @@ from collections.abc import Callable
 from gpumon.host.nvml import NVLINK_STATES, Code, Field
 from gpumon.sim import noise
 from gpumon.sim.story import Kind, events
-from gpumon.sim.timeline import LIMIT_W, MAX_CLOCK_MHZ, SLOWDOWN_C, Moment, Rate
+from gpumon.sim.timeline import Moment
+from gpumon.sim.workload import LIMIT_W, MAX_CLOCK_MHZ, SLOWDOWN_C, Rate
 from gpumon.sim.world import MIB, NVLINKS, World
 
 Answer = Callable[[Moment, float], int]

@@ -31,7 +31,8 @@ from gpumon.host.nvml import (
 )
 from gpumon.sim.answers import CODES, FIXED, TEXTS, Answer, call_answers, field_answer, margin_c
 from gpumon.sim.nvml_parts import SimEventSet, SimFieldBatch, SimGpmReader, Timed
-from gpumon.sim.timeline import Moment, Rate
+from gpumon.sim.timeline import Moment
+from gpumon.sim.workload import Rate
 from gpumon.sim.world import BAR1_MIB, MEMORY_MIB, MIB, RESERVED_MIB, World
 
 _TICK_S = 1 / 7  # the driver's utilization ring: 72 samples, about 10 s

@@ -102,7 +102,8 @@ class GpuProcesses:
         sums: dict[int, tuple[int, int]] = {}
         ratios: dict[int, float | None] = {}
         for row in rows:
-            if row.timestamp_us <= since_us:  # stale: normal
+            if row.timestamp_us <= since_us:  # stale: normal, and no word on what the process does now
+                ratios.setdefault(row.pid, None)
                 continue
             if not possible(row.pid, 1, PID_MAX) or not 0 <= row.sm <= 100:
                 problems.append(Rejection("process_utilization", Reason.OUT_OF_RANGE))

@@ -91,15 +91,18 @@ class Player:
         if self._error is not None:
             raise self._error
 
-    def run(self, scenario: Scenario, steps: Iterator[Step], start_ns: int) -> None:
-        """Each step takes effect as of its nominal time, however late the thread wakes."""
+    def run(self, steps: Iterator[Step], start_ns: int) -> None:
+        """Due times are absolute, so lateness does not add up.
+
+        A step takes effect when it runs, not as of its due time: a reader in between has seen the
+        old slope, and a counter must not fall behind what it saw.
+        """
         try:
             for at_s, action in steps:
                 due = start_ns + round(at_s * 1e9)
                 if self._stop.wait(max(0.0, (due - time.time_ns()) * 1e-9)):
                     return
-                with scenario.at(due):
-                    action()
+                action()
         except Exception as error:  # noqa: BLE001  # raised again by join()
             self._error = error
 
@@ -156,9 +159,9 @@ class FakeNode:
 
     def close(self) -> None:
         """Ends players, releases every hang and wait for good."""
+        self.scenario.close()  # first: a player may have failed, and stop() tells so
         for player in self._players:
             player.stop()
-        self.scenario.close()
 
     @property
     def state(self) -> layout.State:
@@ -258,9 +261,7 @@ class FakeNode:
         if self.state.clock_stepped:
             self._schedule(player, steps, start)
         else:
-            player.thread = threading.Thread(
-                target=player.run, args=(self.scenario, steps, start), daemon=True
-            )
+            player.thread = threading.Thread(target=player.run, args=(steps, start), daemon=True)
             player.thread.start()
         return player
 

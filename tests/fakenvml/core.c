@@ -364,7 +364,9 @@ static struct fnv_line line_snapshot(const struct fnv_gpu *gpu, const struct fnv
 
 double line_value(const struct fnv_line *line, int64_t now_ns)
 {
-    if (line->rate == 0.0)
+    /* A reader that took the time just before the line changed must not follow the new slope
+     * backwards: a counter would fall. */
+    if (line->rate == 0.0 || now_ns <= line->t_ref_ns)
         return line->base;
     return line->base + line->rate * ((double)(now_ns - line->t_ref_ns) * 1e-9);
 }

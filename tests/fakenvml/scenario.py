@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.fakenvml import build, layout
@@ -34,7 +33,6 @@ class Scenario:
         self.path = path
         self.state = layout.State.from_buffer(self._map)
         self.lock = threading.RLock()
-        self._at = threading.local()
         if create:
             self.state.layout_hash = build.layout_hash()
             self.state.magic = layout.MAGIC
@@ -42,20 +40,7 @@ class Scenario:
             raise ValueError(f"{path} was made for another build of the fake library")
 
     def now_ns(self) -> int:
-        """The scenario clock, or the nominal time of the timeline step that is running."""
-        nominal: int | None = getattr(self._at, "ns", None)
-        if nominal is not None:
-            return nominal
         return self.state.clock_ns if self.state.clock_stepped else time.time_ns()
-
-    @contextlib.contextmanager
-    def at(self, ns: int) -> Iterator[None]:
-        """Changes made inside take effect as of ``ns``, so integrals stay exact."""
-        self._at.ns = ns
-        try:
-            yield
-        finally:
-            self._at.ns = None
 
     def wake(self) -> None:
         """Makes every wait and hang in the library look at the scenario again."""

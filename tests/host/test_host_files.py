@@ -32,15 +32,20 @@ def files(tree: Path) -> Iterator[HostFiles]:
     opened.close()
 
 
-def reason(files: HostFiles, path: str, **how: int) -> Reason:
+def reason(files: HostFiles, path: str, *, keep: bool = False, limit: int = 1 << 20) -> Reason:
     with pytest.raises(ReadError) as caught:
-        files.read(path, **how)
+        files.read(path, keep=keep, limit=limit)
     assert caught.value.path == path
     return caught.value.reason
 
 
 def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def take_all(taken: list[int]) -> None:
+    while True:
+        taken.append(os.open("/dev/null", os.O_RDONLY))
 
 
 def test_reads_a_file_of_each_root(files: HostFiles, tree: Path) -> None:
@@ -163,8 +168,7 @@ def test_running_out_of_descriptors_gives_kept_ones_back_and_reads_on(files: Hos
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 8, hard))
         with pytest.raises(OSError, match="Too many open files"):
-            while True:
-                taken.append(os.open("/dev/null", os.O_RDONLY))
+            take_all(taken)
         assert files.read("proc/4") == b"x"
         assert files.kept == 0
     finally:

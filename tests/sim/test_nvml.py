@@ -21,7 +21,7 @@ from gpumon.host.nvml import (
 )
 from gpumon.sim.nvml import SimNvml
 from gpumon.sim.story import STORY_S, Kind, events
-from gpumon.sim.timeline import Rate
+from gpumon.sim.workload import Rate
 from tests.sim.nodes import STARTED_S, clock_at, opened, world
 
 ALL_LINKS = 0xFFFFFFFF

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumon.sim.story import STORY_S, Event, Kind, events
-from gpumon.sim.timeline import IDLE_CLOCK_MHZ, LIMIT_W, MAX_CLOCK_MHZ, REASON_POWER_CAP, REASON_THERMAL, Moment, Rate
+from gpumon.sim.timeline import Moment
+from gpumon.sim.workload import IDLE_CLOCK_MHZ, LIMIT_W, MAX_CLOCK_MHZ, REASON_POWER_CAP, REASON_THERMAL, Rate
 from tests.sim.nodes import SEED, world
 
 GPUS = st.integers(0, 7)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.sim.story import STORY_S, Kind, events
-from gpumon.sim.timeline import Rate
+from gpumon.sim.workload import Rate
 from gpumon.sim.world import MEMORY_MIB, RESERVED_MIB, World
 from tests.sim.nodes import SEED, STARTED_S, world
 
@@ -16,7 +16,7 @@ _DIGEST = f"""
 import hashlib
 from gpumon.host.clock import ManualClock
 from gpumon.sim.files import SimFiles
-from gpumon.sim.timeline import Rate
+from gpumon.sim.workload import Rate
 from gpumon.sim.world import World
 world = World({SEED}, started_at_s={STARTED_S})
 digest = hashlib.sha256(repr((world.boards, world.pods)).encode())

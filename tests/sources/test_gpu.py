@@ -118,7 +118,7 @@ def test_what_cannot_change_is_asked_once_a_minute_and_what_can_at_every_pass() 
 
 def test_what_is_not_supported_costs_one_call_per_generation() -> None:
     nvml = FakeNvml(fields={})
-    for name in HEALTHY:
+    for name in (*HEALTHY, "fields.read"):
         nvml.errors[name] = Code.NOT_SUPPORTED
     source = slow(nvml)
     source.read(1000.0)

@@ -1,0 +1,151 @@
+"""Which processes are watched: by GPU, by name, hidden, gone, in another pid namespace."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gpumon.model import GpuProcess, GpuUuid, Miss, Pid, Reason
+from gpumon.sources.cgroup import Identity
+from gpumon.sources.targets import Selection, Target, TargetSource, Workload, select_targets
+from tests.fakes import FakeFiles
+from tests.fixtures.hosts import fixture_files, fixture_host
+
+A = GpuUuid("GPU-a")
+B = GpuUuid("GPU-b")
+
+
+def on_gpu(pid: int, uuid: GpuUuid = A, used_bytes: float | None = 1e9) -> GpuProcess:
+    return GpuProcess(pid, "0" if uuid == A else "1", uuid, used_bytes, None)
+
+
+def numbers(selection: Selection) -> list[int]:
+    return [target.pid.number for target in selection.targets]
+
+
+@pytest.fixture
+def files() -> FakeFiles:
+    return FakeFiles(fixture_files("h200"))
+
+
+def test_a_process_on_two_gpus_is_one_target_that_holds_both(files: FakeFiles) -> None:
+    held = (on_gpu(41_001, A, 3e9), on_gpu(41_001, B, None))
+    selection = select_targets(held, files)
+    assert selection.misses == ()
+    (target,) = selection.targets
+    assert target.pid == Pid(41_001, 90_100)
+    assert target.held == held
+    assert target.gpu_bytes == 3e9
+    assert target.labels == ("41001", "VLLM::Worker_TP", "", "", "ec8207a3dde6")
+
+
+def test_servers_are_found_by_name_in_a_real_tree() -> None:
+    selection = select_targets((), fixture_host("h200"), [re.compile(r"\Avllm\Z"), re.compile("^VLLM::")])
+    assert numbers(selection) == list(range(41_000, 41_009))
+
+
+def test_a_name_is_never_looked_for_on_the_command_line(files: FakeFiles) -> None:
+    files.put("proc/41000/cmdline", "python\0-m\0llama-server\0")
+    assert numbers(select_targets((), files, [re.compile("llama-server")])) == []
+    assert not any(path.endswith("cmdline") for path in files.reads)
+
+
+def test_without_names_proc_is_not_walked(files: FakeFiles) -> None:
+    select_targets([on_gpu(41_001)], files)
+    assert {path.split("/")[1] for path in files.reads} <= {"41001", "self"}
+
+
+def test_a_process_found_both_ways_is_one_target(files: FakeFiles) -> None:
+    selection = select_targets([on_gpu(41_000)], files, [re.compile("vllm")])
+    assert numbers(selection) == [41_000]
+    assert selection.targets[0].held
+
+
+def test_a_pid_that_proc_does_not_show_is_a_miss_that_names_hostpid(files: FakeFiles) -> None:
+    selection = select_targets([on_gpu(7), on_gpu(41_001)], files)
+    assert numbers(selection) == [41_001]
+    (miss,) = selection.misses
+    assert (miss.what, miss.reason) == ("pid 7", Reason.UNAVAILABLE)
+    assert "hostPID" in miss.detail
+
+
+def test_pids_are_not_looked_up_in_the_proc_of_another_namespace(files: FakeFiles) -> None:
+    # Our own pid has two numbers there: this /proc belongs to a namespace above ours, where 41001 is someone else.
+    files.put("proc/self/status", "Name:\tgpumon\nNSpid:\t5000\t1\n")
+    selection = select_targets([on_gpu(41_001)], files)
+    assert selection.targets == ()
+    (miss,) = selection.misses
+    assert miss.reason is Reason.UNAVAILABLE
+    assert "hostPID" in miss.detail
+
+
+def test_named_servers_are_still_found_in_the_proc_of_another_namespace(files: FakeFiles) -> None:
+    files.put("proc/self/status", "Name:\tgpumon\nNSpid:\t5000\t1\n")
+    assert numbers(select_targets([on_gpu(41_001)], files, [re.compile(r"\Avllm\Z")])) == [41_000]
+
+
+def test_a_hidden_process_is_denied_and_its_neighbours_are_found(files: FakeFiles) -> None:
+    files.deny("proc/41002")
+    selection = select_targets([on_gpu(41_001), on_gpu(41_002), on_gpu(41_003)], files)
+    assert numbers(selection) == [41_001, 41_003]
+    assert [(miss.what, miss.reason) for miss in selection.misses] == [("pid 41002", Reason.DENIED)]
+
+
+def test_a_denied_cgroup_leaves_the_container_unknown(files: FakeFiles) -> None:
+    files.deny("proc/41001/cgroup")
+    selection = select_targets([on_gpu(41_001)], files)
+    assert selection.targets[0].workload == Workload()
+    assert [(miss.what, miss.reason) for miss in selection.misses] == [("pid 41001 cgroup", Reason.DENIED)]
+
+
+def test_ended_and_garbled_processes_are_no_targets() -> None:
+    selection = select_targets((), fixture_host("sick"), [re.compile("")])
+    assert numbers(selection) == [500, 502]
+    assert selection.targets[1].process == "a) R (b) c"
+
+
+def test_a_process_that_ends_between_two_reads_costs_only_its_container(files: FakeFiles) -> None:
+    def end(path: str) -> None:
+        if path == "proc/41001/cgroup":
+            files.vanish("proc/41001")
+
+    files.on_read = end
+    selection = select_targets([on_gpu(41_001), on_gpu(41_002)], files)
+    assert numbers(selection) == [41_001, 41_002]
+    assert [miss.what for miss in selection.misses] == ["pid 41001 cgroup"]
+
+
+def test_the_lookup_names_the_pod_from_container_and_uid(files: FakeFiles) -> None:
+    asked: list[Identity] = []
+
+    def lookup(identity: Identity) -> Workload | None:
+        asked.append(identity)
+        return Workload("serving", "vllm-0", "server") if identity.pod_uid else None
+
+    (target,) = select_targets([on_gpu(41_001)], files, lookup=lookup).targets
+    assert asked[0].pod_uid == "1f4e2a90-3c11-4d5e-9f00-a1b2c3d4e5f6"
+    assert target.labels == ("41001", "VLLM::Worker_TP", "serving", "vllm-0", "server")
+
+
+def test_a_proc_that_cannot_be_listed_is_a_miss(files: FakeFiles) -> None:
+    files.deny("proc")
+    selection = select_targets((), files, [re.compile("x")])
+    assert selection == Selection((), (Miss("list of processes", Reason.DENIED, "refused by the test"),))
+
+
+def test_the_source_hands_on_its_last_choice(files: FakeFiles) -> None:
+    processes = [on_gpu(41_001), on_gpu(7)]
+    source = TargetSource(files, lambda: processes)
+    assert source.current() == ()
+    assert [item.what for item in source.read(0.0) if isinstance(item, Miss)] == ["pid 7"]
+    assert [target.pid.number for target in source.current()] == [41_001]
+    assert source.names(41_001) == ("VLLM::Worker_TP", "", "", "ec8207a3dde6")
+    processes.clear()
+    assert list(source.read(5.0)) == []
+    assert source.current() == ()
+    assert source.names(41_001) is None
+
+
+def test_a_target_whose_memory_is_unknown_counts_as_none() -> None:
+    assert Target(Pid(1, 2), "x", held=(on_gpu(1, A, None),)).gpu_bytes == 0
