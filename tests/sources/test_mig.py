@@ -450,3 +450,31 @@ def test_impossible_memory_is_rejected(memory: Memory) -> None:
     assert (A, "used") not in values(items, catalogue.MIG_MEMORY)
     assert (B, "used") in values(items, catalogue.MIG_MEMORY)
     assert Rejection("mig_memory", Reason.OUT_OF_RANGE) in items
+
+
+def test_slots_past_the_end_are_dropped_when_the_gpu_has_fewer() -> None:
+    rig = Rig()
+    rig.read(1000.0)
+    rig.nvml.answers["max_mig"] = 1
+    rig.read(1000.0 + RESCAN_S)
+    assert [instance.uuid for instance in rig.source.instances()] == [A]
+    assert len(rig.nvml.readers) == 1
+
+
+@pytest.mark.parametrize("code", sorted(GONE))
+def test_what_is_gone_between_scans_is_raised(code: int) -> None:
+    rig = Rig()
+    rig.read(1000.0)
+    rig.nvml.errors[f"{A}/uuid"] = code
+    with pytest.raises(NvmlError):
+        rig.read(1001.0)
+
+
+def test_gpm_buffers_that_cannot_be_had_leave_the_rest() -> None:
+    rig = Rig()
+    rig.nvml.errors["gpm"] = Code.MEMORY
+    items = rig.read(1000.0)
+    assert len(values(items, catalogue.MIG_MEMORY)) == 5
+    assert [miss.detail for miss in misses(items)] == ["MEMORY", "MEMORY"]
+    del rig.nvml.errors["gpm"]
+    assert len(values(rig.read(1001.0), catalogue.MIG_SM_ACTIVE)) == 2

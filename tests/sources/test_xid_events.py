@@ -245,3 +245,17 @@ def test_is_lost_is_asked_with_the_device() -> None:
     watcher.poll(1000.0, 1000)
     (event_set,) = nvml.sets
     assert event_set.handles == ["gpu1"]
+
+
+def test_a_driver_that_goes_while_the_lost_gpu_is_sought_is_raised_with_all_sets_freed() -> None:
+    rig = Rig()
+    rig.watcher.poll(1000.0, 1000)
+
+    def wait(handles: tuple[object, ...], timeout_ms: int) -> Event:
+        raise NvmlError(Code.GPU_IS_LOST if timeout_ms else Code.DRIVER_NOT_LOADED, "events.wait")
+
+    rig.nvml.answers["events.wait"] = wait
+    with pytest.raises(NvmlError) as raised:
+        rig.watcher.poll(1001.0, 1000)
+    assert raised.value.code == Code.DRIVER_NOT_LOADED
+    assert rig.nvml.sets == set()
