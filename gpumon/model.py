@@ -9,9 +9,13 @@ at the edges: exported ``_timestamp_seconds`` values on the way out, span times 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, NewType
+from typing import TYPE_CHECKING, NamedTuple, NewType
+
+if TYPE_CHECKING:  # the sampler process has no use for numpy, which is 11 MB
+    import numpy as np
+    from numpy.typing import NDArray
 
 GpuUuid = NewType("GpuUuid", str)
 """NVML's UUID of a GPU (``GPU-…``) or of a MIG instance (``MIG-…``): the one key of everything GPU."""
@@ -149,3 +153,61 @@ class GpuProcess(NamedTuple):
     uuid: GpuUuid
     used_bytes: float | None
     sm_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where a request ran; empty where nothing told."""
+
+    how: str = "none"
+    """What bound it: resource, peer, config, none."""
+    pid: int | None = None
+    container_id: str | None = None
+    pod_uid: str | None = None
+    gpus: tuple[GpuUuid, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class RequestRecord:
+    """One inference request, assembled from all that was said about it. Durations in seconds; None: not told.
+
+    Times are unix nanoseconds of the server's clock; ``arrived_s`` is our steady clock. Definitions: docs/TOKENS.md.
+    """
+
+    trace_id: bytes
+    request_id: str
+    server: str
+    """Kind of server, from a closed list: vllm, sglang, tgi, triton, trtllm, dynamo, gpumon, genai."""
+    model: str
+    """Empty where nobody told."""
+    arrived_s: float
+    start_ns: int
+    end_ns: int
+    first_token_ns: int | None = None
+    time_to_first_token_s: float | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    kv_sync_s: float | None = None
+    token_ns: NDArray[np.int64] | None = None
+    """Times of the decode steps, ascending, the first token's step first where it is known."""
+    token_counts: NDArray[np.int32] | None = None
+    """Tokens per step; None: one each."""
+    per_token: bool = False
+    """Whether token_ns are single tokens (inter-token latency) or steps of unknown size (step time only)."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    outcome: str = "ok"
+    """ok, error, aborted, incomplete."""
+    tenant: str = ""
+    inference_id: str = ""
+    prompt_hash: str = ""
+    parameters: dict[str, float] = field(default_factory=dict)
+    """temperature, top_p, top_k, max_tokens, frequency_penalty, presence_penalty, n, seed."""
+    evaluations: dict[str, float] = field(default_factory=dict)
+    concurrency: int = 0
+    """Requests open on that server when this one arrived."""
+    binding: Binding = Binding()
+    rank_steps: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    """Step end times by tensor-parallel rank, where ranks report."""
