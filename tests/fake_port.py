@@ -225,6 +225,7 @@ class FakeNvml:
         return self.ask(device, "process_utilization", since_us)
 
     def events(self) -> FakeEvents:
+        self.log.append("events")
         if "events" in self.errors:
             raise NvmlError(self.errors["events"], "events")
         return FakeEvents(self)

@@ -144,7 +144,7 @@ def test_a_reborn_pid_is_another_process_and_starts_anew_as_a_new_target(files: 
     assert misses(items) == {"pid 41001": Reason.UNAVAILABLE}
     targets[:] = [target(41_001, 99_999)]
     items = list(source.read(2 * PASS_S))
-    # 50 ms and 2 x 50 ms of the fixture's other threads were 0.25 s; nothing of the old process's 0.3 s is in it.
+    # 1 s, and 0.1 s and 0.15 s of the fixture's other threads: nothing of what the old process had waited.
     assert value(items, catalogue.PROCESS_RUNQUEUE_SECONDS, "41001") == pytest.approx(1.25)
 
 
@@ -262,7 +262,7 @@ def test_new_names_reach_values_that_were_read_before(files: FakeFiles) -> None:
 
 
 def test_no_targets_is_nothing_to_say(files: FakeFiles) -> None:
-    assert list(ProcessSource(files, lambda: []).read(0.0)) == []
+    assert list(ProcessSource(files, list).read(0.0)) == []
 
 
 def test_what_is_forgotten_is_not_held_in_memory(files: FakeFiles) -> None:

@@ -151,6 +151,7 @@ def test_unknown_at_registration_frees_the_set_and_the_next_one_goes_without() -
     rig.pending = [XID_79]
     assert rig.watcher.poll(1000.0, 1000) == [XID_79]
     assert rig.registered() == {"gpu0", "gpu2"}
+    assert rig.nvml.log.count("events") == 2
     assert rig.watcher.take() == [Miss("gpu 1 xid events", Reason.UNAVAILABLE, "UNKNOWN")]
 
 
