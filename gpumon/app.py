@@ -43,6 +43,7 @@ from gpumon.sources.processes import ProcessSource
 from gpumon.sources.procfs import TICKS_PER_SECOND, parse_stat, parse_statm
 from gpumon.store import Store
 from gpumon.web.asgi import Asgi, Dispatcher, RefusedError
+from gpumon.web.protocol import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -160,11 +161,14 @@ class App:
         self._keeper.start()
 
     def stop(self) -> None:
-        """End in order: sources first, then the sampler, which lets go of NVML."""
+        """End the sampler, which lets go of NVML, and the sources meanwhile: one that hangs holds up nothing."""
         self._stop.set()
+        ending = threading.Thread(target=self._link.stop) if self._link is not None else None
+        if ending is not None:
+            ending.start()
         self._runner.stop()
-        if self._link is not None:
-            self._link.stop()
+        if ending is not None:
+            ending.join()
 
     def waiting_for(self) -> list[str]:
         """Sources whose first pass is still to come. Without NVML its sources are not waited for."""
@@ -313,7 +317,8 @@ def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = Non
     """Run until SIGTERM or SIGINT; the exit status. A second signal ends at once. SIGHUP reloads."""
     clock = SystemClock()
     machine = simulated_machine(clock) if demo else real_machine(config)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # it tells of its own life what is told here
+    # It tells of its own life what is told here, and a line for every request that is not HTTP.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     app = App(config, machine, clock, reload)
@@ -335,19 +340,22 @@ def _listen(config: Config) -> socket.socket:
     try:
         return socket.create_server((address.host, address.port), family=family, backlog=512)
     except OSError as error:
-        raise OSError(f"cannot listen on {config.http.listen}: {error.strerror or error}") from error
+        reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+        raise OSError(f"cannot listen on {config.http.listen}: {reason}") from error
 
 
 async def _serve(app: App, listener: socket.socket) -> None:
     server = _Server(
         uvicorn.Config(
             app.asgi,
+            http=Protocol,
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             server_header=False,
             date_header=False,
-            timeout_graceful_shutdown=3,
+            timeout_graceful_shutdown=1,  # a page takes milliseconds; together with the sampler's end less than 5 s
             timeout_keep_alive=75,
             limit_concurrency=512,
         )

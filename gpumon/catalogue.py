@@ -59,6 +59,32 @@ POWER_BOUNDS = (
 )
 CALL_BOUNDS = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 
+CONCURRENCY_BUCKETS = ("1", "2-3", "4-7", "8-15", "16-31", "32-63", "64+")
+"""Requests open on the server, the one counted among them."""
+CONTEXT_BUCKETS = ("<1k", "1k", "2k", "4k", "8k", "16k", "32k", "64k", "128k", "256k+")
+"""Prompt tokens plus tokens made before; each value but the first is the bucket's least, k being 1,024."""
+INTER_TOKEN_BOUNDS = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03),
+    *(0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0),
+)
+FIRST_TOKEN_BOUNDS = (
+    *(0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5),
+    *(0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0),
+)
+PHASE_BOUNDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0),
+)
+REQUEST_BOUNDS = (
+    *(0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0),
+    *(15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0),
+)
+REQUEST_OUTCOMES = ("ok", "error", "aborted", "incomplete")
+SERVED = 41
+"""Most (server, model) pairs: 32 by name, and an ``other`` for each of eight servers and for the rest."""
+TENANTS = 258
+"""Most tenants: 256 by name, ``unknown`` and ``other``."""
+
 
 def _metric(
     kind: Kind,
@@ -119,8 +145,9 @@ def _histogram(
     origin: str,
     bounds: tuple[float, ...],
     budget: int = GPUS,
+    values: tuple[str, ...] = (),
 ) -> Metric:
-    return _metric(Kind.HISTOGRAM, stem, unit, labels, help_, origin, budget, (), bounds)
+    return _metric(Kind.HISTOGRAM, stem, unit, labels, help_, origin, budget * max(1, len(values)), values, bounds)
 
 
 def _info(stem: str, labels: tuple[str, ...], help_: str, *, origin: str, budget: int = 1) -> Metric:
@@ -762,6 +789,476 @@ HOST_MEMORY = _gauge(
     values=("used", "file", "free"),
 )
 
+# --- requests -------------------------------------------------------------------------------------------------------
+_SERVED = ("server", "model")
+_DERIVED = "docs/TOKENS.md, definitions; from spans"
+REQUEST_DURATION = _histogram(
+    "request_duration",
+    Unit.SECONDS,
+    _SERVED,
+    "From the request's arrival at the server to its end; requests whose end nobody told are not in it.",
+    origin=_DERIVED,
+    bounds=REQUEST_BOUNDS,
+    budget=SERVED,
+)
+REQUEST_FIRST_TOKEN = _histogram(
+    "request_time_to_first_token",
+    Unit.SECONDS,
+    _SERVED,
+    "From the request's arrival at the server to its first token, time in the queue included.",
+    origin=_DERIVED,
+    bounds=FIRST_TOKEN_BOUNDS,
+    budget=SERVED,
+)
+REQUEST_FIRST_TOKEN_BY_CONCURRENCY = _histogram(
+    "request_time_to_first_token_by_concurrency",
+    Unit.SECONDS,
+    (*_SERVED, "concurrency"),
+    "Time to first token, by the requests open on the server when this one arrived, itself included.",
+    origin=_DERIVED,
+    bounds=FIRST_TOKEN_BOUNDS,
+    budget=SERVED,
+    values=CONCURRENCY_BUCKETS,
+)
+REQUEST_FIRST_TOKEN_BY_CONTEXT = _histogram(
+    "request_time_to_first_token_by_context",
+    Unit.SECONDS,
+    (*_SERVED, "context"),
+    "Time to first token, by the tokens of the prompt. Requests whose prompt nobody counted are not in it.",
+    origin=_DERIVED,
+    bounds=FIRST_TOKEN_BOUNDS,
+    budget=SERVED,
+    values=CONTEXT_BUCKETS,
+)
+REQUEST_QUEUE = _histogram(
+    "request_queue",
+    Unit.SECONDS,
+    _SERVED,
+    "Time the request waited until the server first scheduled it, as the server tells.",
+    origin=_DERIVED,
+    bounds=PHASE_BOUNDS,
+    budget=SERVED,
+)
+REQUEST_PREFILL = _histogram(
+    "request_prefill",
+    Unit.SECONDS,
+    _SERVED,
+    "From first scheduled to first token: the prompt's own work, as the server tells.",
+    origin=_DERIVED,
+    bounds=PHASE_BOUNDS,
+    budget=SERVED,
+)
+REQUEST_DECODE = _histogram(
+    "request_decode",
+    Unit.SECONDS,
+    _SERVED,
+    "From first token to last, as the server tells.",
+    origin=_DERIVED,
+    bounds=REQUEST_BOUNDS,
+    budget=SERVED,
+)
+KV_SYNC = _histogram(
+    "kv_sync",
+    Unit.SECONDS,
+    _SERVED,
+    "Time to bring the KV cache of a request from where its prompt was worked on to where it is decoded.",
+    origin=_DERIVED,
+    bounds=PHASE_BOUNDS,
+    budget=SERVED,
+)
+INTER_TOKEN = _histogram(
+    "inter_token_latency",
+    Unit.SECONDS,
+    _SERVED,
+    "Time between successive tokens of a request, one observation per token after the first step. A step known to "
+    "make k tokens counts as k times a k-th of its time; steps of unknown size are only in "
+    "gpumon_decode_step_seconds.",
+    origin=_DERIVED,
+    bounds=INTER_TOKEN_BOUNDS,
+    budget=SERVED,
+)
+INTER_TOKEN_BY_CONCURRENCY = _histogram(
+    "inter_token_latency_by_concurrency",
+    Unit.SECONDS,
+    (*_SERVED, "concurrency"),
+    "Inter-token latency, by the requests open on the server when the token was made, its own included.",
+    origin=_DERIVED,
+    bounds=INTER_TOKEN_BOUNDS,
+    budget=SERVED,
+    values=CONCURRENCY_BUCKETS,
+)
+INTER_TOKEN_BY_CONTEXT = _histogram(
+    "inter_token_latency_by_context",
+    Unit.SECONDS,
+    (*_SERVED, "context"),
+    "Inter-token latency, by the prompt's tokens plus the tokens made before this one. Requests whose prompt nobody "
+    "counted are not in it.",
+    origin=_DERIVED,
+    bounds=INTER_TOKEN_BOUNDS,
+    budget=SERVED,
+    values=CONTEXT_BUCKETS,
+)
+DECODE_STEP = _histogram(
+    "decode_step",
+    Unit.SECONDS,
+    _SERVED,
+    "Time between successive decode steps of a request, one observation per step, undivided, however many tokens "
+    "it made.",
+    origin=_DERIVED,
+    bounds=INTER_TOKEN_BOUNDS,
+    budget=SERVED,
+)
+TOKENS = _counter(
+    "tokens",
+    Unit.NONE,
+    (*_SERVED, "kind"),
+    "Tokens of finished requests: of prompts, of completions, and cached, which is the part of the prompts that was "
+    "found in the KV cache.",
+    origin=_DERIVED,
+    budget=SERVED,
+    values=("prompt", "completion", "cached"),
+)
+REQUESTS = _counter(
+    "requests",
+    Unit.NONE,
+    (*_SERVED, "outcome"),
+    "Requests by how they ended; incomplete where their end was never told.",
+    origin=_DERIVED,
+    budget=SERVED,
+    values=REQUEST_OUTCOMES,
+)
+REQUESTS_OPEN = _gauge(
+    "requests_open",
+    Unit.NONE,
+    _SERVED,
+    "Requests known to be open now. Servers that tell of a request only at its end have no such series.",
+    origin="spans received, proxy",
+    budget=SERVED,
+)
+TENANT_REQUESTS = _counter(
+    "tenant_requests",
+    Unit.NONE,
+    ("tenant",),
+    "Requests by tenant, where tenants are configured.",
+    origin="span attribute named in the configuration",
+    budget=TENANTS,
+)
+TENANT_TOKENS = _counter(
+    "tenant_tokens",
+    Unit.NONE,
+    ("tenant", "kind"),
+    "Tokens by tenant, where tenants are configured.",
+    origin="span attribute named in the configuration",
+    budget=TENANTS,
+    values=("prompt", "completion", "cached"),
+)
+LABELS_FOLDED = _counter(
+    "request_labels_folded",
+    Unit.NONE,
+    ("label",),
+    "Requests counted under other because more different values came than are told apart, or one too long.",
+    origin="gpumon",
+    budget=1,
+    values=("server", "model", "tenant"),
+)
+WINDOW_DROPPED = _counter(
+    "request_window_dropped",
+    Unit.NONE,
+    ("reason",),
+    "Observations left out of the latency windows of the last hour, not out of the histograms: too old, or evicted "
+    "for lack of room, then once by concurrency and once by context.",
+    origin="gpumon",
+    budget=1,
+    values=("late", "evicted"),
+)
+REQUESTS_UNBOUND = _counter(
+    "requests_unbound",
+    Unit.NONE,
+    ("reason",),
+    "Requests that could not be bound to GPUs of this node, by reason: pending was not looked for yet, no_identity told "
+    "nothing to look for, other_node ran elsewhere, no_process was not found here, no_gpu holds no GPU, denied needs a "
+    "privilege.",
+    origin="resource attributes, connections, /proc, configuration",
+    budget=1,
+    values=("pending", "no_identity", "other_node", "no_process", "no_gpu", "denied"),
+)
+
+# --- token traces in ------------------------------------------------------------------------------------------------
+OTLP_REQUESTS = _counter(
+    "otlp_requests",
+    Unit.NONE,
+    ("transport", "signal", "outcome"),
+    "OTLP export requests answered. ok and partial were taken; overload and unavailable were not and are sent again by "
+    "their sender; the others were refused for good.",
+    origin="gpumon's OTLP receivers",
+    budget=2 * 3,
+    values=("ok", "partial", "bad", "unauthorized", "too_large", "too_slow", "overload", "unavailable", "failed"),
+)
+OTLP_ITEMS = _counter(
+    "otlp_items",
+    Unit.NONE,
+    ("transport", "signal"),
+    "Spans, log records and metric data points taken and acknowledged.",
+    origin="gpumon's OTLP receivers",
+    budget=2,
+    values=("traces", "metrics", "logs"),
+)
+OTLP_RECEIVED_BYTES = _counter(
+    "otlp_received",
+    Unit.BYTES,
+    ("transport",),
+    "Bodies of OTLP export requests: for http as sent, for grpc after decompression.",
+    origin="gpumon's OTLP receivers",
+    budget=1,
+    values=("grpc", "http"),
+)
+OTLP_WAITING = _gauge(
+    "otlp_requests_waiting",
+    Unit.NONE,
+    (),
+    "OTLP export requests that wait for their answer.",
+    origin="gpumon's OTLP receivers",
+    budget=1,
+)
+OTLP_WAITING_BYTES = _gauge(
+    "otlp_requests_waiting",
+    Unit.BYTES,
+    (),
+    "Bodies of OTLP export requests that are being read or wait for their answer.",
+    origin="gpumon's OTLP receivers",
+    budget=1,
+)
+OTLP_CONNECTIONS = _gauge(
+    "otlp_http_connections", Unit.NONE, (), "Open connections to the OTLP/HTTP port.", origin="gpumon", budget=1
+)
+OTLP_CONNECTIONS_CLOSED = _counter(
+    "otlp_http_connections_closed",
+    Unit.NONE,
+    ("reason",),
+    "Connections to the OTLP/HTTP port that gpumon closed: too many open, headers too slow or too large, not HTTP.",
+    origin="gpumon",
+    budget=1,
+    values=("limit", "slow", "large", "malformed"),
+)
+SPANS_REJECTED = _counter(
+    "spans_rejected",
+    Unit.NONE,
+    ("reason",),
+    "Spans and log records left out of requests that were otherwise taken. Their sender was told.",
+    origin="gpumon's OTLP decoders",
+    budget=33,
+)
+SPANS_TRUNCATED = _counter(
+    "spans_truncated",
+    Unit.NONE,
+    ("kind",),
+    "Attributes, events, links, tokens, texts and arrays beyond gpumon's limits, cut off spans that were kept.",
+    origin="gpumon's OTLP decoders",
+    budget=1,
+    values=("attributes", "events", "links", "tokens", "strings", "arrays"),
+)
+
+SPANS_RECEIVED = _counter(
+    "spans_received",
+    Unit.NONE,
+    ("server",),
+    "Spans and step spans by the kind of server that sent them, copies included; unknown: no kind that gpumon reads.",
+    origin="spans received",
+    budget=1,
+    values=("vllm", "sglang", "tgi", "triton", "trtllm", "dynamo", "gpumon", "genai", "unknown"),
+)
+SPANS_DROPPED = _counter(
+    "spans_dropped",
+    Unit.NONE,
+    ("reason",),
+    "Spans and step spans that were received and are part of no request's record. Forwarding is not affected.",
+    origin="spans received",
+    budget=1,
+    values=(
+        "unknown_scope",
+        "startup",
+        "unused",
+        "duplicate",
+        "late",
+        "future",
+        "unfinished",
+        "negative_duration",
+        "orphan",
+        "after_request",
+        "gap",
+        "overflow",
+    ),
+)
+SPAN_VALUES_REJECTED = _counter(
+    "span_values_rejected",
+    Unit.NONE,
+    ("attribute", "reason"),
+    "Latencies and token times told by spans that cannot be true and were left out; the span was kept.",
+    origin="spans received",
+    budget=64,
+)
+SPANS_WAITING = _gauge(
+    "spans_waiting",
+    Unit.NONE,
+    ("kind",),
+    "What waits for the rest of its request: traces, and in them spans and steps.",
+    origin="gpumon",
+    budget=1,
+    values=("traces", "spans", "steps"),
+)
+REQUESTS_SKEWED = _counter(
+    "requests_skewed",
+    Unit.NONE,
+    ("server",),
+    "Requests with a child span that began before or ended after them by more than a tenth of a second: two clocks.",
+    origin="spans received",
+    budget=8,
+)
+REQUEST_CLOCK_SKEW = _gauge(
+    "request_clock_skew",
+    Unit.SECONDS,
+    ("server",),
+    "How far outside of its request the last such child span was.",
+    origin="spans received",
+    budget=8,
+)
+EVALUATIONS = _counter(
+    "evaluations",
+    Unit.NONE,
+    ("state",),
+    "Evaluation scores received: attached to a request, not matched by any, without a name or a finite score.",
+    origin="gen_ai.evaluation.result as span event, span attributes or log record",
+    budget=1,
+    values=("attached", "unmatched", "invalid"),
+)
+
+# --- collectives ----------------------------------------------------------------------------------------------------
+_COLLECTIVE = ("comm", "collective", "rank")
+COLLECTIVES = _counter(
+    "collectives",
+    Unit.NONE,
+    _COLLECTIVE,
+    "Collective operations, as each local rank ran them.",
+    origin="NCCL Inspector's log, or spans",
+    budget=2048,
+)
+COLLECTIVE_SECONDS = _counter(
+    "collective",
+    Unit.SECONDS,
+    _COLLECTIVE,
+    "Time in collective operations by rank, waiting for the others included: the rank that comes last has the least.",
+    origin="NCCL Inspector's log, or spans",
+    budget=2048,
+)
+COLLECTIVE_BYTES = _counter(
+    "collective_message",
+    Unit.BYTES,
+    _COLLECTIVE,
+    "Message sizes of collective operations by rank.",
+    origin="NCCL Inspector's log, or spans",
+    budget=2048,
+)
+COLLECTIVE_RECORDS_DROPPED = _counter(
+    "collective_records_dropped",
+    Unit.NONE,
+    ("reason",),
+    "Lines and spans of collective operations that could not be used.",
+    origin="NCCL Inspector's log, or spans",
+    budget=1,
+    values=("malformed", "oversize", "out_of_range", "skipped"),
+)
+
+# --- forwarding and OTLP out ----------------------------------------------------------------------------------------
+_SIGNALS = ("traces", "metrics", "logs")
+FORWARD_UP = _gauge(
+    "forward_up", Unit.NONE, (), "1 if the OTLP endpoint took what was last sent to it.", origin="gpumon", budget=1
+)
+FORWARD_QUEUE_BYTES = _gauge(
+    "forward_queue",
+    Unit.BYTES,
+    ("place",),
+    "Requests that wait to be forwarded or are being sent: in memory, and on disk where a spool is configured.",
+    origin="gpumon",
+    budget=1,
+    values=("memory", "spool"),
+)
+FORWARD_QUEUE_ITEMS = _gauge(
+    "forward_queue_items",
+    Unit.NONE,
+    ("place",),
+    "Spans, log records and metrics that wait to be forwarded or are being sent.",
+    origin="gpumon",
+    budget=1,
+    values=("memory", "spool"),
+)
+FORWARD_SENT = _counter(
+    "forward_sent",
+    Unit.NONE,
+    ("signal",),
+    "Spans, log records and metrics that the endpoint took.",
+    origin="gpumon",
+    budget=1,
+    values=_SIGNALS,
+)
+FORWARD_SENT_BYTES = _counter(
+    "forward_sent",
+    Unit.BYTES,
+    ("signal",),
+    "Requests that the endpoint took, before compression.",
+    origin="gpumon",
+    budget=1,
+    values=_SIGNALS,
+)
+FORWARD_DROPPED = _counter(
+    "forward_dropped",
+    Unit.NONE,
+    ("signal", "reason"),
+    "Spans, log records and metrics not forwarded. Not a loss: tail_policy and undecided, left out as configured; "
+    "invalid_id, of which their sender was told.",
+    origin="gpumon",
+    budget=3,
+    values=(
+        "queue_full",
+        "spool_full",
+        "spool_corrupt",
+        "refused",
+        "partial",
+        "gave_up",
+        "malformed",
+        "invalid_id",
+        "tail_policy",
+        "undecided",
+        "stopped",
+    ),
+)
+FORWARD_RETRIES = _counter(
+    "forward_retries", Unit.NONE, (), "Tries to send that failed and were repeated.", origin="gpumon", budget=1
+)
+FORWARD_SPOOL_OK = _gauge(
+    "forward_spool_ok",
+    Unit.NONE,
+    (),
+    "1 while the spool can be written; 0 while requests wait in memory alone because it cannot.",
+    origin="gpumon",
+    budget=1,
+)
+FORWARD_SPOOL_DAMAGED = _counter(
+    "forward_spool_damaged",
+    Unit.NONE,
+    ("kind",),
+    "Found in the spool: files that end in the middle of a record, as after a kill; files that cannot be read and "
+    "files of others, both moved aside.",
+    origin="gpumon",
+    budget=1,
+    values=("torn", "corrupt", "foreign"),
+)
+OTLP_EXPORTS = _counter(
+    "otlp_exports", Unit.NONE, (), "Exports of gpumon's own metrics that succeeded.", origin="gpumon", budget=1
+)
+OTLP_EXPORT_FAILURES = _counter(
+    "otlp_export_failures", Unit.NONE, (), "Exports of gpumon's own metrics that failed.", origin="gpumon", budget=1
+)
+
 # --- gpumon itself --------------------------------------------------------------------------------------------------
 SOURCE_UP = _gauge(
     "source_up", Unit.NONE, ("source",), "1 if the last pass of the source succeeded.", origin="gpumon", budget=32
@@ -878,6 +1375,10 @@ _FIRST_OF_GROUP = {
     "MIG": MIG_INFO,
     "processes": PROCESS_GPU_MEMORY,
     "host": HOST_PAGE_FAULTS,
+    "requests": REQUEST_DURATION,
+    "token traces in": OTLP_REQUESTS,
+    "collectives": COLLECTIVES,
+    "forwarding and OTLP out": FORWARD_UP,
     "gpumon itself": SOURCE_UP,
 }
 _STARTS = [METRICS.index(first) for first in _FIRST_OF_GROUP.values()]

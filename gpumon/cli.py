@@ -69,9 +69,13 @@ def demo(path: Path | None, **flags: str | None) -> int:
 @_configured
 @click.option("--json", "json_output", is_flag=True, help="For scripts.")
 def doctor(path: Path | None, json_output: bool, **flags: str | None) -> int:
-    """Say what works here, what is missing, and what would fix it."""
+    """Say what works here, what is missing, and what would fix it.
+
+    Exit status: 0 all that this machine can have works; 1 something is missing that a change would fix; 2 wrong
+    arguments or configuration; 3 no GPU can be read (with nvml.enabled off: the host cannot be read).
+    """
     config = _load(path, flags)
-    from gpumon import doctor as examination
+    from gpumon.doctor import examination
 
     return examination.main(config, json_output)
 

@@ -18,6 +18,8 @@ from gpumon.model import Miss, Reason, Sample
 log = logging.getLogger(__name__)
 
 MISSES_REMEMBERED = 512
+DENIED_HELD_S = 150.0
+"""What was denied is asked for again once a minute: not to be told of in between does not mean that it was granted."""
 
 
 @dataclass(slots=True)
@@ -26,13 +28,12 @@ class _Account:
     passed_once: bool = False
     duration_s: float | None = None
     last_success_s: float | None = None
-    last_pass_s: float | None = None
     stale_after_s: float | None = None
     running_since_s: float | None = None
     deadline_s: float | None = None
     errors: Counter[Reason] = field(default_factory=Counter)
-    missing: dict[str, frozenset[str]] = field(default_factory=dict)
-    """What was missed at the last pass, by scope."""
+    missing: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By scope: what is missed, and the steady second until which it counts as missed without being told again."""
 
 
 class Health:
@@ -57,35 +58,48 @@ class Health:
         with self._lock:
             self._accounts.setdefault(source, _Account()).running_since_s = at_s
 
-    def succeeded(self, source: str, at_s: float, duration_s: float, misses: Sequence[Miss], scope: str = "") -> None:
-        """A pass is over; single things may have failed in it. ``scope``: what the pass was over, such as one GPU."""
+    def succeeded(
+        self, source: str, at_s: float, duration_s: float | None, misses: Sequence[Miss], scope: str = ""
+    ) -> None:
+        """A pass is over; single things may have failed in it.
+
+        ``duration_s``: None where it was not measured. ``scope``: what the pass was over, such as one GPU.
+        """
         with self._lock:
             account = self._accounts.setdefault(source, _Account())
             account.up = account.passed_once = True
-            account.duration_s = duration_s
-            account.last_success_s = account.last_pass_s = at_s
+            if duration_s is not None:
+                account.duration_s = duration_s
+            account.last_success_s = max(at_s, account.last_success_s or at_s)  # batches come in any order
             account.running_since_s = None
             self._transitions.ok(f"source {source}")
-            for miss in misses[:MISSES_REMEMBERED]:
+            for miss in misses:
                 if miss.reason is not Reason.UNSUPPORTED:  # normal, and no error
                     account.errors[miss.reason] += 1
+            missing = account.missing.pop(scope, {})
+            for miss in misses[:MISSES_REMEMBERED]:
                 self._transitions.failing(f"{source}: {miss.what}", miss.reason, miss.detail)
-            missing = frozenset(miss.what for miss in misses[:MISSES_REMEMBERED])
-            for what in account.missing.get(scope, frozenset()) - missing:
+                missing.pop(miss.what, None)
+                missing[miss.what] = at_s + DENIED_HELD_S if miss.reason is Reason.DENIED else at_s
+            told = {miss.what for miss in misses}
+            for what in [what for what, until_s in missing.items() if what not in told and at_s >= until_s]:
+                del missing[what]
                 self._transitions.ok(f"{source}: {what}")
+            while len(missing) > MISSES_REMEMBERED:
+                oldest = next(iter(missing))
+                del missing[oldest]
+                self._transitions.forget(f"{source}: {oldest}")
             if missing:
                 account.missing[scope] = missing
-            else:
-                account.missing.pop(scope, None)
 
-    def failed(self, source: str, at_s: float, duration_s: float, reason: Reason, detail: str) -> None:
+    def failed(self, source: str, duration_s: float | None, reason: Reason, detail: str) -> None:
         """A pass failed as a whole."""
         with self._lock:
             account = self._accounts.setdefault(source, _Account())
             account.up = False
             account.passed_once = True
-            account.duration_s = duration_s
-            account.last_pass_s = at_s
+            if duration_s is not None:
+                account.duration_s = duration_s
             account.running_since_s = None
             account.errors[reason] += 1
             self._transitions.failing(f"source {source}", reason, detail)
@@ -96,6 +110,16 @@ class Health:
             account = self._accounts.setdefault(source, _Account())
             account.up = False
             account.passed_once = True
+            self._transitions.forget(f"source {source}")
+
+    def forget(self, source: str) -> None:
+        """The source is no more: its series end."""
+        with self._lock:
+            account = self._accounts.pop(source, _Account())
+            self._transitions.forget(f"source {source}")
+            for missing in account.missing.values():
+                for what in missing:
+                    self._transitions.forget(f"{source}: {what}")
 
     def stuck(self, at_s: float) -> list[str]:
         """Sources whose pass has been under way for longer than their deadline."""
@@ -105,7 +129,7 @@ class Health:
     def count_stuck(self, source: str) -> None:
         """A pass passed its deadline: count it once."""
         with self._lock:
-            account = self._accounts[source]
+            account = self._accounts.setdefault(source, _Account())
             account.errors[Reason.TIMEOUT] += 1
             self._transitions.failing(f"source {source}", Reason.TIMEOUT, "its pass is still under way")
 

@@ -83,6 +83,17 @@ class Metric:
         return self.family + suffix
 
 
+class Exemplar(NamedTuple):
+    """One observation of a histogram's bucket that can be looked up elsewhere."""
+
+    trace_id: str
+    """32 hex digits."""
+    value: float
+    """The observation, in the metric's unit; it lies in the bucket."""
+    unix_s: float
+    """When it was counted, unix seconds of this node."""
+
+
 class Distribution(NamedTuple):
     """Value of a histogram sample: what Prometheus calls a classic histogram."""
 
@@ -90,6 +101,8 @@ class Distribution(NamedTuple):
     """Observations per bucket, not cumulative, one per bound of the metric plus the last for +Inf."""
     total: float
     """Sum of the observed values, in the metric's unit."""
+    exemplars: tuple[Exemplar | None, ...] = ()
+    """The newest observation of each bucket that came with a trace, in the order of counts; empty where none has."""
 
 
 class Sample(NamedTuple):
@@ -165,6 +178,8 @@ class Binding:
     container_id: str | None = None
     pod_uid: str | None = None
     gpus: tuple[GpuUuid, ...] = ()
+    unbound: str = ""
+    """Why there are no GPUs, where there are none: values of ``gpumon_requests_unbound_total``."""
 
 
 @dataclass(slots=True, eq=False)

@@ -79,11 +79,11 @@ class Node:
 
     def nvml_state(self, state: str, at_s: float, reason: Reason, detail: str) -> None:
         if state == "running":
-            self._health.succeeded("nvml", at_s, 0.0, ())
+            self._health.succeeded("nvml", at_s, None, ())
         elif state == "released":
             self._health.paused("nvml")
         else:
-            self._health.failed("nvml", at_s, 0.0, reason, detail)
+            self._health.failed("nvml", None, reason, detail)
 
     # --- what the sources ask ---------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class GpuHolders:
     def __init__(self, node: Node, files: Files, servers: Sequence[str | re.Pattern[str]], limit: int) -> None:
         self._node = node
         self._files = files
-        self._servers = tuple(servers)
+        self._servers = tuple(map(_pattern, servers))
         self._samples = GpuProcessSamples(limit)
         self._selection = Selection((), ())
 
@@ -144,3 +144,13 @@ class GpuHolders:
             names[target.pid.number] = (target.process, workload.namespace, workload.pod, workload.container)
         yield from self._samples.samples(holders, names.get)
         yield from self._selection.misses
+
+
+def _pattern(server: str | re.Pattern[str]) -> re.Pattern[str]:
+    """A pattern that finds whole command names, of which the kernel keeps 15 bytes."""
+    if isinstance(server, str):
+        return re.compile(rf"\A{re.escape(server.encode()[:15].decode(errors='ignore'))}\Z")
+    try:
+        return re.compile(rf"\A(?:{server.pattern})\Z", server.flags)
+    except re.error:
+        return server  # flags of its own at its start: it is searched for as it is

@@ -63,6 +63,12 @@ class Runner:
         self._health = health
         self._entries: list[_Entry] = []
         self._stop = threading.Event()
+        self._told_bugs: dict[str, str] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Of the sources, as added."""
+        return [entry.source.name for entry in self._entries]
 
     def add(self, source: Source, every_s: float, *, deadline_s: float | None = None) -> None:
         """Read the source every ``every_s``; a pass longer than ``deadline_s`` (3 cadences, 5 s at least) is stuck."""
@@ -111,17 +117,23 @@ class Runner:
                     misses.append(item)
                 else:
                     rejections.append(item)
+            if self._stop.is_set():
+                return  # a pass that outlived its runner: another one may be speaking for this source by now
+            self._sink.put(name, at_s, samples, 3 * every_s + 2.0)
+            self._sink.count_rejections(rejections)
         except SourceError as error:
             self._sink.drop(name)
-            self._health.failed(name, at_s, elapsed(), error.reason, error.detail)
+            self._health.failed(name, elapsed(), error.reason, error.detail)
             return
         except Exception as error:  # the one loop around one source: a bug in it must not end the rest
-            log.exception("source=%s state=bug", name)
+            detail = repr(error)[:200]
+            if self._told_bugs.get(name) != detail:  # the same one may come at every pass
+                self._told_bugs[name] = detail
+                log.exception("source=%s state=bug detail='said once, counted always'", name)
             self._sink.drop(name)
-            self._health.failed(name, at_s, elapsed(), Reason.BUG, repr(error)[:200])
+            self._health.failed(name, elapsed(), Reason.BUG, detail)
             return
-        self._sink.put(name, at_s, samples, 3 * every_s + 2.0)
-        self._sink.count_rejections(rejections)
+        self._told_bugs.pop(name, None)
         self._health.succeeded(name, at_s, elapsed(), misses)
 
     def _loop(self, entry: _Entry) -> None:

@@ -268,6 +268,7 @@ def _fits(metric: Metric, value: float | Distribution) -> bool:
             and len(value.counts) == len(metric.bounds) + 1
             and min(value.counts) >= 0
             and math.isfinite(value.total)
+            and len(value.exemplars) in (0, len(value.counts))
         )
     return metric.kind is not Kind.HISTOGRAM and math.isfinite(value)
 

@@ -12,8 +12,8 @@ from itertools import accumulate
 from typing import cast
 
 from gpumon.catalogue import METRICS
-from gpumon.export.text import Head, Page, head, number, series
-from gpumon.model import Distribution, Kind, Metric, Sample, Unit
+from gpumon.export.text import Forms, Head, Lines, Page, exemplar, head, number, series
+from gpumon.model import Distribution, Exemplar, Kind, Metric, Sample, Unit
 from gpumon.store import Batch, View
 
 
@@ -33,7 +33,7 @@ class Exposition:
     def render(self, view: View) -> Page:
         """The page of this view. Costs 0.2 us per line that changed, and 2 us per family."""
         owners: dict[str, tuple[Batch, dict[Metric, _Family]]] = {}
-        lines: dict[Metric, list[bytes]] = {}
+        lines: dict[Metric, list[Lines]] = {}
         for name, batch in view.batches.items():
             known, families = self._owners.get(name, (None, {}))
             if known is not batch:
@@ -57,7 +57,7 @@ class _Scalars:
         self._labels: list[tuple[str, ...]] = []
         self._prefixes: list[str] = []
         self.samples: tuple[Sample, ...] = ()
-        self.lines: list[bytes] = []
+        self.lines: list[Lines] = []
 
     def update(self, samples: tuple[Sample, ...]) -> None:
         labels = [sample.labels for sample in samples]
@@ -81,13 +81,13 @@ class _Histograms:
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._bounds = [*(number(bound) for bound in metric.bounds), "+Inf"]
-        self._written: dict[tuple[str, ...], tuple[bytes, Distribution, bytes]] = {}
+        self._written: dict[tuple[str, ...], tuple[bytes, Distribution, Lines]] = {}
         """By labels: the template of the lines, the distribution last written, the lines."""
         self.samples: tuple[Sample, ...] = ()
-        self.lines: list[bytes] = []
+        self.lines: list[Lines] = []
 
     def update(self, samples: tuple[Sample, ...]) -> None:
-        written: dict[tuple[str, ...], tuple[bytes, Distribution, bytes]] = {}
+        written: dict[tuple[str, ...], tuple[bytes, Distribution, Lines]] = {}
         for _, labels, value in samples:
             now = cast(Distribution, value)  # the store lets nothing else through
             known = self._written.get(labels)
@@ -98,7 +98,8 @@ class _Histograms:
             numbers: list[int | bytes] = list(accumulate(now.counts))
             numbers += (numbers[-1], number(now.total).encode())
             # Integers into a bytes template: half the time of any way through str.
-            written[labels] = (template, now, template % tuple(numbers))
+            text = template % tuple(numbers)
+            written[labels] = (template, now, _with_exemplars(text, now.exemplars) if now.exemplars else text)
         self._written = written
         self.lines = [lines for _, _, lines in written.values()]
         self.samples = samples
@@ -111,6 +112,14 @@ class _Histograms:
         lines = [start.replace("%", "%%") + "%d\n" for start in starts]
         lines.append(series(f"{name}_sum", pairs).replace("%", "%%") + "%b\n")
         return "".join(lines).encode()
+
+
+def _with_exemplars(text: bytes, exemplars: Sequence[Exemplar | None]) -> Forms:
+    lines = text.split(b"\n")
+    for position, known in enumerate(exemplars):
+        if known is not None:
+            lines[position] += exemplar([("trace_id", known.trace_id)], known.value, known.unix_s).encode()
+    return Forms(text, b"\n".join(lines))
 
 
 _Family = _Scalars | _Histograms

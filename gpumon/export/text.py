@@ -1,8 +1,8 @@
 """How Prometheus text 0.0.4 and OpenMetrics 1.0 are written: numbers, escapes, family heads, pages.
 
 Knows syntax only, nothing of stores or catalogues. The sample lines of the two formats are the same here (no
-timestamps, no exemplars); only the heads and the end differ, so a page keeps its lines once and makes each of its
-four forms (format x compression) when it is first asked for.
+timestamps) but for exemplars, which only OpenMetrics has; so a page keeps most lines once and makes each of its four
+forms (format x compression) when it is first asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import NamedTuple
 
 _EXPONENTS = {digits: f"e+{digits - 1:02d}" for digits in range(7, 17)}
 """By the number of digits before the point."""
+
+EXEMPLAR_CHARACTERS = 128
+"""OpenMetrics 1.0: most characters of all names and values of an exemplar's labels."""
 
 
 class Format(StrEnum):
@@ -31,10 +34,21 @@ class Head(NamedTuple):
     openmetrics: bytes
 
 
+class Forms(NamedTuple):
+    """The same sample lines per format, where they differ."""
+
+    text: bytes
+    openmetrics: bytes
+
+
+Lines = bytes | Forms
+"""Any number of whole lines."""
+
+
 class Page:
     """One rendered exposition: families in order, each written once. Any thread may ask for any form."""
 
-    def __init__(self, families: Sequence[tuple[Head, Sequence[bytes]]]) -> None:
+    def __init__(self, families: Sequence[tuple[Head, Sequence[Lines]]]) -> None:
         """families: each with its sample lines, in pieces of any length."""
         self._families = families
         self._forms: dict[tuple[Format, bool], bytes] = {}
@@ -61,9 +75,10 @@ class Page:
 
     def _plain(self, form: Format) -> bytes:
         parts: list[bytes] = []
+        at = 0 if form is Format.TEXT else 1
         for head, lines in self._families:
-            parts.append(head.text if form is Format.TEXT else head.openmetrics)
-            parts.extend(lines)
+            parts.append(head[at])
+            parts.extend([piece if isinstance(piece, bytes) else piece[at] for piece in lines])
         if form is Format.OPENMETRICS:
             parts.append(b"# EOF\n")
         return b"".join(parts)
@@ -82,6 +97,13 @@ def series(name: str, labels: Iterable[tuple[str, str]]) -> str:
     """``name{label="value",…} ``, ready for a number to follow."""
     pairs = ",".join([f'{label}="{escape_label(value)}"' for label, value in labels])
     return f"{name}{{{pairs}}} " if pairs else f"{name} "
+
+
+def exemplar(labels: Sequence[tuple[str, str]], value: float, unix_s: float) -> str:
+    """What follows a bucket's number in OpenMetrics; "" when its labels have more characters than may be."""
+    if sum(len(name) + len(text) for name, text in labels) > EXEMPLAR_CHARACTERS:
+        return ""
+    return f" # {series('', labels)}{number(value)} {unix_s:.3f}"
 
 
 def number(value: float) -> str:

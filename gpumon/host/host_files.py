@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import stat
 import threading
@@ -24,6 +25,7 @@ from gpumon.model import Reason
 MAX_NAMES = 65_536
 _CHUNK = 16_384
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
+_FD_LINK = re.compile(r"proc/[0-9]+/fd/[0-9]+", re.ASCII)
 _LEADS_OUT = frozenset({"root", "cwd", "fd"})  # /proc/<pid>/… links to folders anywhere
 
 
@@ -83,8 +85,11 @@ class HostFiles:
         return sorted(names)
 
     def link(self, path: str) -> str:
+        folder, _, name = path.rpartition("/")
+        # The links in /proc/<pid>/fd lead out, and reading one leads nowhere.
+        absolute = f"{self._absolute(folder)}/{name}" if _FD_LINK.fullmatch(path) else self._absolute(path)
         try:
-            return os.readlink(self._absolute(path))
+            return os.readlink(absolute)
         except OSError as err:
             raise ReadError(path, reason_of(err), os.strerror(err.errno or 0)) from err
 

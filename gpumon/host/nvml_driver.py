@@ -1,28 +1,32 @@
-"""NVML over the real library: ``host.nvml.Nvml`` on pynvml's loader and plain ctypes.
+"""NVML over the real library: ``host.nvml.Nvml`` with pynvml's structs and plain ctypes.
 
-pynvml finds, loads and initialises the library; the calls that run many times a second are bound once per device
-with kept out-parameters, which costs 0.3 us instead of pynvml's 1-40 us (performance.md §7). Struct layouts are
-those of nvidia-ml-py 13; sizes are stated beside each.
+The calls that run many times a second are bound once per device with kept out-parameters, which costs 0.3 us
+instead of the 1-40 us of pynvml's wrappers (performance.md §7). Struct layouts are those of nvidia-ml-py 13; sizes
+are stated beside each.
 
-Needs libnvidia-ml.so.1: by the loader's path, by ``library``, or below the driver roots of the GPU operator.
-Without it ``open`` raises NvmlError(LIBRARY_NOT_FOUND). The library is never unloaded, so a driver that was
-upgraded under a running process needs a new process (NvmlError(LIB_RM_VERSION_MISMATCH) says so).
+Needs libnvidia-ml.so.1: by ``library``, by the loader's path, or below the driver roots of the GPU operator.
+Without it ``open`` raises NvmlError(LIBRARY_NOT_FOUND), and looks anew each time. The library is never unloaded, so
+a driver that was upgraded under a running process needs a new process (NvmlError(LIB_RM_VERSION_MISMATCH) says so).
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import os
+import re
 import struct
+import threading
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pynvml
 
 from gpumon.catalogue import CALL_BOUNDS
 from gpumon.host.nvml import (
+    DRIVER_GONE,
     EVENT_XID,
     Bar1,
     Call,
@@ -44,11 +48,9 @@ from gpumon.host.nvml import (
 )
 
 LIBRARY = "libnvidia-ml.so.1"
-DRIVER_ROOTS = (  # where the GPU operator's driver container shows its files
-    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
-    "/run/nvidia/driver/usr/lib64",
-    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
-)
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu")
+DRIVER_ROOT = "/run/nvidia/driver"
+"""Where the GPU operator's driver container shows its files."""
 _CTYPES: dict[str, Any] = {"u32": ctypes.c_uint, "i32": ctypes.c_int, "u64": ctypes.c_ulonglong}
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in CALL_BOUNDS)
 _ZEROS = [0] * (len(CALL_BOUNDS) + 2)
@@ -59,6 +61,9 @@ _PROCESS_UTILIZATION = struct.Struct("<I4xQIIII")  # nvmlProcessUtilizationSampl
 _TWO_POINTERS = struct.Struct("<QQ")
 _SAMPLE = struct.Struct("<QQ")  # nvmlSample_t, 16 bytes
 _SAMPLE_GPU_UTILIZATION = 1
+_LIST_MAX = 4096
+"""Most entries asked for: the driver keeps at most 950 processes per query and some hundred samples."""
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PROCESS_FUNCTIONS = {  # v2 and v3 have the same layout; v3 came with driver 510
     kind: tuple(f"nvmlDeviceGet{name}RunningProcesses{version}" for version in ("_v3", "_v2"))
     for kind, name in {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}.items()
@@ -75,13 +80,14 @@ class NvmlDriver:
         self._library: Any = None
         self._symbols: dict[str, Any] = {}
         self._open = False
+        self._counting = threading.Lock()  # over ``calls``, which the threads of all devices share
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         if self._library is None:
             self._library = _load(self._path)
-        self._timed(self.calls, "nvmlInitWithFlags", self._symbol("nvmlInitWithFlags"), (0,))
+        self._shared("nvmlInitWithFlags", (ctypes.c_uint(0),))
         self._open = True
         self.generation += 1
 
@@ -89,7 +95,7 @@ class NvmlDriver:
         if not self._open:
             return
         self._open = False
-        self._timed(self.calls, "nvmlShutdown", self._symbol("nvmlShutdown"), ())
+        self._shared("nvmlShutdown", ())
 
     # --- system ---------------------------------------------------------------------------------------------------
 
@@ -102,26 +108,29 @@ class NvmlDriver:
 
     def _system_text(self, function: str, size: int) -> str | None:
         buffer = ctypes.create_string_buffer(size)
-        try:
-            self._timed(self.calls, function, self._symbol(function), (buffer, ctypes.c_uint(size)))
-        except NvmlError:
-            return None
-        return _decode(buffer.value)
+        return _decode(buffer.value) if self._answers(function, (buffer, ctypes.c_uint(size))) else None
 
     def _cuda_version(self) -> str | None:
         version = ctypes.c_int()
-        function = "nvmlSystemGetCudaDriverVersion_v2"
-        try:
-            self._timed(self.calls, function, self._symbol(function), (ctypes.byref(version),))
-        except NvmlError:
+        if not self._answers("nvmlSystemGetCudaDriverVersion_v2", (ctypes.byref(version),)):
             return None
         return f"{version.value // 1000}.{version.value % 1000 // 10}"  # 13020 is 13.2
+
+    def _answers(self, function: str, arguments: tuple[Any, ...]) -> bool:
+        """Whether a question about the system is answered. Raises NvmlError when the driver is gone."""
+        try:
+            self._shared(function, arguments)
+        except NvmlError as error:
+            if error.code in DRIVER_GONE:
+                raise
+            return False
+        return True
 
     # --- devices --------------------------------------------------------------------------------------------------
 
     def device_count(self) -> int:
         count = ctypes.c_uint()
-        self._timed(self.calls, "nvmlDeviceGetCount_v2", self._symbol("nvmlDeviceGetCount_v2"), (ctypes.byref(count),))
+        self._shared("nvmlDeviceGetCount_v2", (ctypes.byref(count),))
         return count.value
 
     def device(self, index: int) -> Device:
@@ -144,7 +153,7 @@ class NvmlDriver:
 
     def _device(self, function: str, arguments: tuple[Any, ...], index: int) -> Device:
         pointer = ctypes.c_void_p()
-        self._timed(self.calls, function, self._symbol(function), (*arguments, ctypes.byref(pointer)))
+        self._shared(function, (*arguments, ctypes.byref(pointer)))
         return Device(self.generation, index, _Handle(pointer))
 
     def _u32(self, device: Device, function: str) -> int:
@@ -190,8 +199,11 @@ class NvmlDriver:
         function = "nvmlDeviceGetPciInfo_v3"
         self._timed(device.calls, function, self._symbol(function), (self._live(device).pointer, ctypes.byref(info)))
         raw = info.busId
-        domain, _, rest = (_decode(raw) if isinstance(raw, bytes) else str(raw)).lower().partition(":")
-        return f"{domain[-4:]}:{rest}"
+        bus_id = _decode(raw) if isinstance(raw, bytes) else str(raw)
+        address = parse_bus_id(bus_id)
+        if address is None:
+            raise NvmlError(Code.UNKNOWN, f"{function} ({bus_id!r})")
+        return address
 
     # --- structs --------------------------------------------------------------------------------------------------
 
@@ -278,7 +290,7 @@ class NvmlDriver:
             self._timed(device.calls, function, symbol, (*fixed, ctypes.byref(kind), ctypes.byref(count), None))
             if count.value == 0:
                 return []
-            buffer = ctypes.create_string_buffer(min(count.value, 4096) * _SAMPLE.size)
+            buffer = ctypes.create_string_buffer(min(count.value, _LIST_MAX) * _SAMPLE.size)
             count.value = len(buffer) // _SAMPLE.size
             self._timed(device.calls, function, symbol, (*fixed, ctypes.byref(kind), ctypes.byref(count), buffer))
         except NvmlError as error:
@@ -286,25 +298,17 @@ class NvmlDriver:
                 return []
             raise
         rows = _SAMPLE.iter_unpack(buffer.raw[: min(count.value * _SAMPLE.size, len(buffer))])
-        read = _READERS.get(kind.value, _u64)
-        return [UtilizationSample(at_us, int(read(word))) for at_us, word in rows]
+        read = _READERS.get(kind.value, _absent)
+        values = ((at_us, read(word)) for at_us, word in rows)
+        return [UtilizationSample(at_us, int(value)) for at_us, value in values if value is not None]
 
     def processes(self, device: Device, kind: str) -> list[RunningProcess]:
         function, symbol = self._first_symbol(_PROCESS_FUNCTIONS[kind])
         pointer = self._live(device).pointer
-        count = ctypes.c_uint(64)
-        for _ in range(4):  # the list may grow between the answer that it is too long and the next try
-            buffer = ctypes.create_string_buffer(count.value * _PROCESS.size)
-            try:
-                self._timed(device.calls, function, symbol, (pointer, ctypes.byref(count), buffer))
-                break
-            except NvmlError as error:
-                if error.code != Code.INSUFFICIENT_SIZE:
-                    raise
-                count.value = min(count.value + 16, 4096)
-        else:
-            raise NvmlError(Code.INSUFFICIENT_SIZE, function)
-        rows = _PROCESS.iter_unpack(buffer.raw[: min(count.value * _PROCESS.size, len(buffer))])
+
+        def ask(count: ctypes.c_uint, buffer: ctypes.Array[ctypes.c_char]) -> None:
+            self._timed(device.calls, function, symbol, (pointer, ctypes.byref(count), buffer))
+
         return [
             RunningProcess(
                 pid,
@@ -312,35 +316,41 @@ class NvmlDriver:
                 None if gpu_instance == _NO_INSTANCE else gpu_instance,
                 None if compute_instance == _NO_INSTANCE else compute_instance,
             )
-            for pid, used, gpu_instance, compute_instance in rows
+            for pid, used, gpu_instance, compute_instance in _rows(ask, _PROCESS, 64)
         ]
 
     def process_utilization(self, device: Device, since_us: int) -> list[ProcessUtilization]:
         function = "nvmlDeviceGetProcessUtilization"
         symbol = self._symbol(function)
         pointer = self._live(device).pointer
-        count = ctypes.c_uint(128)
-        for _ in range(4):
-            buffer = ctypes.create_string_buffer(count.value * _PROCESS_UTILIZATION.size)
-            arguments = (pointer, buffer, ctypes.byref(count), ctypes.c_ulonglong(since_us))
-            try:
-                self._timed(device.calls, function, symbol, arguments)
-                break
-            except NvmlError as error:
-                if error.code == Code.NOT_FOUND:  # no samples: an idle GPU
-                    return []
-                if error.code != Code.INSUFFICIENT_SIZE:
-                    raise
-                count.value = min(max(count.value, 64) * 2, 4096)
-        else:
-            raise NvmlError(Code.INSUFFICIENT_SIZE, function)
-        rows = _PROCESS_UTILIZATION.iter_unpack(buffer.raw[: min(count.value * _PROCESS_UTILIZATION.size, len(buffer))])
+        since = ctypes.c_ulonglong(since_us)
+
+        def ask(count: ctypes.c_uint, buffer: ctypes.Array[ctypes.c_char]) -> None:
+            self._timed(device.calls, function, symbol, (pointer, buffer, ctypes.byref(count), since))
+
+        try:
+            rows = _rows(ask, _PROCESS_UTILIZATION, 128)
+        except NvmlError as error:
+            if error.code == Code.NOT_FOUND:  # no samples: an idle GPU
+                return []
+            raise
         return [ProcessUtilization(pid, at_us, sm, memory) for pid, at_us, sm, memory, _, _ in rows]
 
     def events(self) -> DriverEventSet:
         return DriverEventSet(self)
 
-    # --- the one place where a call is made -----------------------------------------------------------------------
+    # --- the two places where a call is made ----------------------------------------------------------------------
+
+    def _shared(self, function: str, arguments: tuple[Any, ...]) -> None:
+        """A call that belongs to no device, from any thread: not to be seen under way, only counted."""
+        symbol = self._symbol(function)
+        start = time.monotonic_ns()
+        code = symbol(*arguments)
+        took = time.monotonic_ns() - start
+        with self._counting:
+            _count(self.calls, function, took)
+        if code:
+            raise NvmlError(code, function)
 
     def _timed(self, calls: CallTimes, function: str, symbol: Any, arguments: tuple[Any, ...]) -> None:  # noqa: ANN401
         start = time.monotonic_ns()
@@ -349,11 +359,7 @@ class NvmlDriver:
         code = symbol(*arguments)
         took = time.monotonic_ns() - start
         calls.name = None
-        row = calls.durations.get(function)
-        if row is None:
-            row = calls.durations[function] = _ZEROS.copy()
-        row[bisect_left(_BOUNDS_NS, took)] += 1
-        row[-1] += took
+        _count(calls, function, took)
         if code:
             raise NvmlError(code, function)
 
@@ -379,11 +385,14 @@ class NvmlDriver:
         raise NvmlError(Code.FUNCTION_NOT_FOUND, names[0])
 
     def _live(self, device: Device) -> _Handle:
-        if device.generation != self.generation or not self._open:
+        if not self._is_live(device):
             raise StaleDeviceError(f"device of generation {device.generation}, now {self.generation}")
         handle = device.handle
         assert isinstance(handle, _Handle)
         return handle
+
+    def _is_live(self, device: Device) -> bool:
+        return self._open and device.generation == self.generation
 
 
 class _Bound:
@@ -424,9 +433,11 @@ class DriverFieldBatch:
         self._array = (pynvml.c_nvmlFieldValue_t * len(fields))()
         for entry, wanted in zip(self._array, fields, strict=True):
             entry.fieldId, entry.scopeId = wanted
-            entry.nvmlReturn = Code.UNKNOWN
+            entry.nvmlReturn = int(Code.UNKNOWN)
         words = memoryview(self._array).cast("B").cast("Q")
         self._meta_words, self._value_words = words[3::5], words[4::5]
+        self._bytes = memoryview(self._array).cast("B")
+        self._unanswered = bytes(self._bytes)
         self._meta: list[int] = []
         self._fixes: list[tuple[int, Any]] = []
         self._arguments = (driver._live(device).pointer, ctypes.c_int(len(fields)), self._array)
@@ -434,6 +445,7 @@ class DriverFieldBatch:
 
     def read(self) -> list[int | float | None]:
         self._driver._live(self._device)
+        self._bytes[:] = self._unanswered  # a field the driver does not touch is UNKNOWN, not what it was before
         self._driver._timed(self._device.calls, "nvmlDeviceGetFieldValues", self._symbol, self._arguments)
         meta = self._meta_words.tolist()
         if meta != self._meta:
@@ -463,18 +475,25 @@ class DriverGpmReader:
         self._request = pynvml.c_nvmlGpmMetricsGet_t()
         self._request.version = 1
         self._request.numMetrics = len(metrics)
-        for i, metric in enumerate(metrics):
-            self._request.metrics[i].metricId = metric
+        for entry, metric in zip(self._request.metrics, metrics, strict=False):
+            entry.metricId = metric
+            entry.nvmlReturn = int(Code.UNKNOWN)
         self._request_ref = ctypes.byref(self._request)
-        self._bytes = memoryview(self._request).cast("B")
         # version, count, two sample pointers; then 40 bytes a metric: id, code, value, three pointers
+        self._bytes = memoryview(self._request).cast("B")
+        self._metrics = self._bytes[24 : 24 + 40 * len(metrics)]
+        self._unanswered = bytes(self._metrics)
         self._answer = struct.Struct("<" + "4xId24x" * len(metrics))
-        self._samples: list[ctypes.c_void_p] = []
         self._older_ns: int | None = None
-        for _ in range(2):
-            sample = ctypes.c_void_p()
-            self._call("nvmlGpmSampleAlloc", (ctypes.byref(sample),))
-            self._samples.append(sample)
+        self._samples: list[ctypes.c_void_p] = []
+        try:
+            for _ in range(2):
+                sample = ctypes.c_void_p()
+                self._call("nvmlGpmSampleAlloc", (ctypes.byref(sample),))
+                self._samples.append(sample)
+        except NvmlError:
+            self.close()
+            raise
 
     def read(self) -> GpmReading | None:
         older, newer = self._samples
@@ -489,9 +508,10 @@ class DriverGpmReader:
         if self._older_ns is None:
             self._turn(taken_ns)
             return None
+        self._metrics[:] = self._unanswered
         _TWO_POINTERS.pack_into(self._bytes, 8, older.value or 0, newer.value or 0)
         self._call("nvmlGpmMetricsGet", (self._request_ref,))
-        answer = self._answer.unpack_from(self._bytes, 24)
+        answer = self._answer.unpack_from(self._metrics)
         codes = answer[0::2]
         values = tuple(
             value if code == 0 and math.isfinite(value) else None
@@ -505,9 +525,17 @@ class DriverGpmReader:
         self._older_ns = None
 
     def close(self) -> None:
-        for sample in self._samples:
-            self._call("nvmlGpmSampleFree", (sample,))
-        self._samples = []
+        samples, self._samples = self._samples, []
+        if not self._driver._is_live(self._device):
+            return  # NVML was shut down since: nothing of it may be given back
+        refused: NvmlError | None = None
+        for sample in samples:
+            try:
+                self._call("nvmlGpmSampleFree", (sample,))
+            except NvmlError as error:
+                refused = error  # the other buffer is to be freed all the same
+        if refused is not None:
+            raise refused
 
     def _turn(self, taken_ns: int) -> None:
         self._samples.reverse()
@@ -558,15 +586,57 @@ class DriverEventSet:
         self._driver._timed(self._calls, function, self._driver._symbol(function), arguments)
 
 
+def parse_bus_id(text: str) -> str | None:
+    """``00000000:3B:00.0`` as the kernel spells it, ``0000:3b:00.0``; None for anything else: it becomes a path."""
+    address = text.lower()
+    if not _BUS_ID.fullmatch(address):
+        return None
+    domain, _, rest = address.partition(":")
+    return f"{domain[-4:]}:{rest}"
+
+
 def _load(path: str | None) -> Any:  # noqa: ANN401 - a ctypes library
-    candidates = [path] if path else [LIBRARY, *(f"{root}/{LIBRARY}" for root in DRIVER_ROOTS)]
     detail = ""
-    for candidate in candidates:
+    for candidate in [path] if path else _candidates():
         try:
             return ctypes.CDLL(candidate)
         except OSError as error:
-            detail = detail or str(error)
-    raise NvmlError(Code.LIBRARY_NOT_FOUND, detail or LIBRARY)
+            if not detail or os.path.exists(candidate):  # a file that is there and cannot be loaded says more
+                detail = str(error)
+    raise NvmlError(Code.LIBRARY_NOT_FOUND, detail)
+
+
+def _candidates() -> list[str]:
+    """The loader's own choice first. It remembers which folders did not exist, and a driver may come later: so the
+    usual folders also by their names."""
+    folders = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *_FOLDERS]
+    folders += [DRIVER_ROOT + folder for folder in _FOLDERS]
+    return [LIBRARY, *(os.path.join(folder, LIBRARY) for folder in folders)]
+
+
+def _rows(
+    ask: Callable[[ctypes.c_uint, ctypes.Array[ctypes.c_char]], None], row: struct.Struct, most: int
+) -> list[tuple[Any, ...]]:
+    """Rows of a list whose length nobody knows: it may grow between being told that it is longer and the next try."""
+    while True:
+        count = ctypes.c_uint(most)
+        buffer = ctypes.create_string_buffer(most * row.size)
+        try:
+            ask(count, buffer)
+        except NvmlError as error:
+            if error.code != Code.INSUFFICIENT_SIZE or most >= _LIST_MAX:
+                raise
+            most = min(max(count.value + 16, 2 * most), _LIST_MAX)
+            continue
+        return list(row.iter_unpack(buffer.raw[: min(count.value, most) * row.size]))
+
+
+def _count(calls: CallTimes, function: str, took_ns: int) -> None:
+    row = calls.durations.get(function)
+    if row is None:
+        row = calls.durations[function] = _ZEROS.copy()
+    row[bisect_left(_BOUNDS_NS, took_ns)] += 1
+    row[-1] += took_ns
 
 
 def _decode(raw: bytes) -> str:

@@ -46,9 +46,13 @@ class EventRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenColumns:
-    """Token events of one span, in the order in which the sender wrote them."""
+    """Token events of one span, in the order in which the sender wrote them.
+
+    The arrays may be views of one that the whole batch shares: copy what is kept for long.
+    """
 
     at_ns: NDArray[np.int64]
+    """0 where the event has no time, or one past the year 2262."""
     counts: NDArray[np.int32] | None
     """Tokens per event (``gen_ai.token.count``); None: one each."""
     latency_us: NDArray[np.float64] | None
@@ -84,7 +88,8 @@ class SpanRecord:
 class StepColumns:
     """Spans that say nothing but "a step ran", as columns: all of one name below one parent in one batch.
 
-    For servers that send a span per decode step, where an object per span would cost more than all the rest.
+    For servers that send a span per decode step, where an object per span would cost more than all the rest. Their
+    events, links and other attributes are not kept. The arrays may be views of one that the whole batch shares.
     """
 
     resource: Resource
@@ -121,7 +126,12 @@ class Decoded:
     steps: list[StepColumns] = field(default_factory=list)
     logs: list[LogEvent] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
-    """Spans (or log records) left out, by reason: ``bad_id``, ``bad_time``, ``too_many_attributes``, …"""
+    """Spans (or log records) left out, by reason: ``bad_id``, ``bad_time``, ``too_many_spans``."""
+    truncated: dict[str, int] = field(default_factory=dict)
+    """Things cut off spans that were kept, by kind: ``attributes``, ``events``, ``links``, ``tokens``, ``strings``,
+    ``arrays``. Not part of ``rejected_count``: the sender is told about lost spans only."""
+    ignored: int = 0
+    """Log records that were read and are no event gpumon knows."""
     message: str = ""
     """For partial_success: what was wrong, for the sender's developer."""
 

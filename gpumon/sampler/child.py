@@ -5,10 +5,10 @@ shared memory, names calls that hang, and ends a generation whose driver is gone
 main process: fast rows through the ring, the rest as messages. It keeps no state that a new process could not
 rebuild, so the main process may kill it at any time.
 
-Recovery (nvml.md §3): a lost GPU is its own thread's affair, and every now and then a new generation is tried for
-it; a dead driver ends the generation, and NVML is opened again with a growing pause; a driver that was upgraded
-under us, and NVML's UNKNOWN at the start (a container that lost its devices), end the process: only a new one can
-load another library.
+Recovery: a lost GPU is its own thread's affair, and every now and then a new generation is tried for it; a dead
+driver ends the generation, and NVML is opened again with a growing pause; a driver that was upgraded under us, and
+NVML's UNKNOWN at the start (a container that lost its devices), end the process: only a new one can load another
+library. When no GPU answers any more, that is found out soon, by trying a new generation.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import signal
 import threading
 import time
 
+from gpumon import catalogue
 from gpumon.host.files import Files
-from gpumon.host.nvml import DRIVER_GONE, UUID, CallTimes, Code, Device, Nvml, NvmlError, code_name
-from gpumon.model import GpuUuid, Reason, Sample
+from gpumon.host.nvml import DRIVER_GONE, UUID, Code, Device, Nvml, NvmlError, code_name
+from gpumon.model import GpuUuid, Item, Miss, Reason, Sample
 from gpumon.sampler.handover import Handover, Plan
 from gpumon.sampler.ring import Ring
 from gpumon.sampler.wire import Channel, send_batch
-from gpumon.sampler.worker import GpuWorker
+from gpumon.sampler.worker import GpuWorker, add_calls, bug_text
 from gpumon.sources.gpu_inventory import NodeInventory
 from gpumon.sources.gpu_state import GpuState
 from gpumon.sources.xid_events import XidWatcher
@@ -36,8 +37,7 @@ EXIT_NEW_PROCESS = 75
 
 BEAT_S = 0.2
 CALLS_S = 5.0
-REFRESH_MIN_S, REFRESH_MAX_S = 60.0, 900.0
-"""A new generation is tried for a lost GPU this often, the pause doubling."""
+INVENTORY_MIN_S = 1.0
 JOIN_S = 2.0
 XID_WAIT_MS = 500
 
@@ -69,10 +69,16 @@ class Supervisor:
         self._stop = threading.Event()
         self._dead: queue.SimpleQueue[NvmlError] = queue.SimpleQueue()
         self._stuck: set[GpuUuid] = set()
-        self._count = self._silent = 0
+        self._silent: set[int] = set()
+        """Indexes that NVML counts and that do not even tell their uuid."""
+        self._count = 0
+        self._past_calls: dict[str, list[int]] = {}
+        """Of the workers of past generations."""
         self._sent_calls: dict[str, list[int]] = {}
         self._watcher: threading.Thread | None = None
         self._watching = threading.Event()
+        self._xid_since_s: float | None = None
+        """When the XID thread last went into the driver; None while it is not there."""
 
     def stop(self) -> None:
         """Ask for an orderly end; from a signal handler."""
@@ -81,23 +87,24 @@ class Supervisor:
     def run(self) -> int:
         """Until stopped or until only a new process can help; the exit status."""
         pause_s = self._plan.retry_min_s
-        refresh_s = REFRESH_MIN_S
+        refresh_s = self._plan.refresh_s
         while not self._stop.is_set():
             self._ring.beat(time.monotonic_ns())
             error = self._open()
             if error is None:
-                pause_s = self._plan.retry_min_s
+                began_s = time.monotonic()
                 error, refresh_s = self._generation(refresh_s)
                 if not self._close():
                     return EXIT_NEW_PROCESS  # a thread is inside the driver: NVML cannot be shut down around it
                 if error is None:
                     continue
+                if time.monotonic() - began_s >= self._plan.retry_max_s:
+                    pause_s = self._plan.retry_min_s
             self._tell_unavailable(error)
             if error.code in (Code.LIB_RM_VERSION_MISMATCH, Code.UNKNOWN):
                 return EXIT_NEW_PROCESS
             self._pause(pause_s)
             pause_s = min(pause_s * 2, self._plan.retry_max_s)
-        self._channel.send("state", "stopped", str(Reason.UNAVAILABLE), "", "")
         return 0
 
     # --- a generation ---------------------------------------------------------------------------------------------
@@ -110,9 +117,15 @@ class Supervisor:
         try:
             self._start_workers()
         except NvmlError as error:
-            self._nvml.close()
+            self._shut_down()
             return error
         return None
+
+    def _shut_down(self) -> None:
+        try:
+            self._nvml.close()
+        except NvmlError as error:
+            self._channel.send("log", f"call={error.function} result={code_name(error.code)}")
 
     def _start_workers(self) -> None:
         """Find the GPUs. One that does not answer keeps its place and is looked for again."""
@@ -120,19 +133,22 @@ class Supervisor:
         if count == 0:
             raise NvmlError(Code.NOT_FOUND, "nvmlDeviceGetCount_v2 (no GPU)")
         found: dict[GpuUuid, int] = {}
+        self._silent = set()
         for index in range(count):
+            self._ring.beat(time.monotonic_ns())  # the first call to a GPU may take seconds
             try:
                 device = self._nvml.device(index)
                 found[GpuUuid(self._nvml.text(device, UUID))] = index
             except NvmlError as error:
                 if error.code in DRIVER_GONE:
                     raise
+                self._silent.add(index)
                 self._channel.send("gpu_silent", str(index), str(error))
-        found_now = tuple(found)
+        self._count = count
         for uuid in self._states:
             found.setdefault(uuid, -1)  # known from an earlier generation: lost until it answers
-        self._workers = [self._worker(uuid, index) for uuid, index in found.items()]
-        self._count, self._silent = count, count - len(found_now)
+        self._stuck.clear()
+        self._workers = [worker for uuid, index in found.items() if (worker := self._worker(uuid, index)) is not None]
         self._channel.send("gpus", [(w.slot, str(w.uuid), w.index) for w in self._workers])
         self._channel.send("state", "running", str(Reason.UNAVAILABLE), "", "")
         for worker in self._workers:
@@ -141,8 +157,11 @@ class Supervisor:
         self._watcher = threading.Thread(target=self._watch_xids, args=(self._watching,), name="xid", daemon=True)
         self._watcher.start()
 
-    def _worker(self, uuid: GpuUuid, index: int) -> GpuWorker:
-        slot = self._slots.setdefault(uuid, len(self._slots) % self._ring.slots)
+    def _worker(self, uuid: GpuUuid, index: int) -> GpuWorker | None:
+        slot = self._slots.setdefault(uuid, len(self._slots))
+        if slot >= self._ring.slots:
+            self._channel.send("log", f"gpu={index} uuid={uuid} state=ignored detail='more than {slot} GPUs'")
+            return None
         return GpuWorker(
             nvml=self._nvml,
             uuid=uuid,
@@ -154,12 +173,15 @@ class Supervisor:
             plan=self._plan,
             state=self._states.setdefault(uuid, GpuState()),
             driver_gone=self._dead.put,
+            lost=index < 0,
         )
 
     def _generation(self, refresh_s: float) -> tuple[NvmlError | None, float]:
         """Watch until the generation ends: the error that ended it (None: wanted), and the next refresh pause."""
         began_s = calls_s = time.monotonic()
-        inventory_s = -REFRESH_MAX_S
+        inventory_s = -math.inf
+        answering = -1
+        plan = self._plan
         while not self._stop.wait(BEAT_S):
             now_s = time.monotonic()
             self._ring.beat(time.monotonic_ns())
@@ -172,13 +194,16 @@ class Supervisor:
             if now_s - calls_s >= CALLS_S:
                 calls_s = now_s
                 self._send_calls()
-            lost = self._lost() > 0
-            if lost and now_s - began_s >= refresh_s:
-                return None, min(refresh_s * 2, REFRESH_MAX_S)
-            if not lost:
-                refresh_s = REFRESH_MIN_S
-            if now_s - inventory_s >= self._plan.inventory_s:
-                inventory_s = now_s
+            if self._lost() == 0:
+                refresh_s = plan.refresh_s
+            # The first try is made soon when no GPU answers at all: there is nobody whom it would disturb.
+            elif now_s - began_s >= (
+                refresh_s if self._answering() or refresh_s > plan.refresh_s else plan.lost_retry_s
+            ):
+                return None, min(refresh_s * 2, 15 * plan.refresh_s)
+            changed = answering != self._answering() and now_s - inventory_s >= INVENTORY_MIN_S
+            if changed or now_s - inventory_s >= plan.inventory_s:
+                inventory_s, answering = now_s, self._answering()
                 try:
                     if self._take_inventory(now_s) != self._count:
                         return None, refresh_s  # NVML lists the GPUs when it is opened: a new generation
@@ -188,16 +213,29 @@ class Supervisor:
 
     def _lost(self) -> int:
         """GPUs that NVML counts and that do not answer, and those that answered once and are gone."""
-        return self._silent + sum(worker.lost for worker in self._workers)
+        silent = self._silent - {worker.index for worker in self._workers}
+        # One that does not even tell its uuid may be one that is known from before: counted once.
+        unknown = max(0, len(silent) - sum(worker.index < 0 for worker in self._workers))
+        return unknown + sum(worker.lost for worker in self._workers)
+
+    def _answering(self) -> int:
+        return sum(not worker.lost and worker.uuid not in self._stuck for worker in self._workers)
 
     def _take_inventory(self, at_s: float) -> int:
         """The node's own facts; how many GPUs NVML counts. Raises NvmlError when the driver is gone."""
         inventory = NodeInventory(self._nvml, self._files, self._lost)
-        items = inventory.read(at_s)
+        count = self._count
+        items: list[Item] = []
+        for item in inventory.read(at_s):
+            if isinstance(item, Sample) and item.metric is catalogue.GPU_COUNT and item.labels == ("present",):
+                # NVML goes on counting a GPU that fell off the bus. Present is what answers.
+                count = int(item.value) if isinstance(item.value, float) else count
+                items.append(item._replace(value=float(self._answering())))
+            else:
+                items.append(item)
         took_s = time.monotonic() - at_s
         send_batch(self._channel, inventory.name, inventory.name, at_s, self._plan.inventory_s, took_s, items)
-        present = [item.value for item in items if isinstance(item, Sample) and item.labels == ("present",)]
-        return int(present[0]) if present and isinstance(present[0], float) else self._count
+        return count
 
     def _close(self) -> bool:
         """End the generation; False when a thread would not leave the driver."""
@@ -208,12 +246,12 @@ class Supervisor:
         left = [worker for worker in self._workers if not worker.join(max(0.0, deadline - time.monotonic()))]
         if self._watcher is not None:
             self._watcher.join(max(0.1, deadline - time.monotonic()))
+        self._send_calls()
         if left or (self._watcher is not None and self._watcher.is_alive()):
             return False
-        try:
-            self._nvml.close()
-        except NvmlError as error:
-            self._channel.send("log", f"call={error.function} result={code_name(error.code)}")
+        self._shut_down()
+        for worker in self._workers:
+            worker.add_calls(self._past_calls)
         self._workers = []
         return True
 
@@ -221,41 +259,50 @@ class Supervisor:
 
     def _look_for_hangs(self, now_s: float) -> None:
         for worker in self._workers:
-            name = _call_under_way(worker.device, now_s, self._plan.stuck_after_s)
+            name = worker.hangs_in(now_s, self._plan.stuck_after_s)
             if name is not None and worker.uuid not in self._stuck:
                 self._stuck.add(worker.uuid)
                 self._channel.send("gpu_stuck", str(worker.uuid), str(worker.index), name)
             elif name is None and worker.uuid in self._stuck:
                 self._stuck.discard(worker.uuid)
-                self._channel.send("gpu_back", str(worker.uuid))
+                if not worker.lost:
+                    self._channel.send("gpu_back", str(worker.uuid), str(worker.index))
+        if self._xid_since_s is not None and now_s - self._xid_since_s > self._plan.stuck_after_s + XID_WAIT_MS / 1e3:
+            self._xid_since_s = None  # said once
+            miss = Miss("xid events", Reason.TIMEOUT, "a call is still under way")
+            send_batch(self._channel, "xid_events", "xid_events", now_s, self._plan.slow_s, None, [miss])
 
     def _send_calls(self) -> None:
         """Durations of all calls of this process so far, as differences to what was sent before."""
-        totals: dict[str, list[int]] = {}
-        for times in (
-            self._nvml.calls,
-            *(worker.device.calls for worker in self._workers if worker.device is not None),
-        ):
-            for name, row in list(times.durations.items()):
-                total = totals.setdefault(name, [0] * len(row))
-                for i, count in enumerate(row):
-                    total[i] += count
+        totals = {name: row.copy() for name, row in self._past_calls.items()}
+        add_calls(totals, self._nvml.calls.durations)
+        for worker in self._workers:
+            worker.add_calls(totals)
         changes = []
         for name, total in totals.items():
             sent = self._sent_calls.get(name, [0] * len(total))
             change = [new - old for new, old in zip(total, sent, strict=True)]
-            if min(change) < 0:  # a GPU left and took its counts along
-                change = total
             if any(change):
                 changes.append((name, change))
         if changes and self._channel.send("calls", changes):
             self._sent_calls = totals
 
     def _watch_xids(self, done: threading.Event) -> None:
-        """The XID thread: waits in the driver for up to a second at a time, shares nothing with the others."""
+        """The XID thread: waits in the driver for half a second at a time, shares nothing with the others."""
+        try:
+            self._watch_xids_until(done)
+        except BrokenPipeError:
+            return  # the main process is gone
+        except Exception as error:  # noqa: BLE001 - the top of this thread: a bug here must be heard of
+            self._channel.send("bug", "xid_events", "xid_events", "xid events", bug_text(error))
+
+    def _watch_xids_until(self, done: threading.Event) -> None:
         devices: dict[int, GpuWorker] = {}
         handles: list[Device] = []
+        self._xid_since_s = time.monotonic()
         for worker in self._workers:
+            if done.is_set():
+                return
             try:
                 handles.append(self._nvml.device_by_uuid(str(worker.uuid)))
             except NvmlError:
@@ -263,19 +310,21 @@ class Supervisor:
             devices[id(handles[-1])] = worker
         watcher = XidWatcher(self._nvml, handles, lambda device: devices[id(device)].lost)
         told_s = -math.inf
-        while not done.is_set():
-            began_s = time.monotonic()
-            try:
+        try:
+            while not done.is_set():
+                began_s = self._xid_since_s = time.monotonic()
                 for event in watcher.poll(began_s, XID_WAIT_MS):
                     self._channel.send("xid", event.uuid or "", event.data, time.monotonic())
-            except NvmlError as error:
-                self._dead.put(error)
-                return
-            if (problems := watcher.take()) or began_s - told_s >= self._plan.slow_s:
-                told_s = began_s
-                send_batch(self._channel, "xid_events", "xid_events", began_s, self._plan.slow_s, 0.0, problems)
-            done.wait(max(0.0, watcher.resume_at_s - time.monotonic()))
-        watcher.close()
+                self._xid_since_s = None
+                if (problems := watcher.take()) or began_s - told_s >= self._plan.slow_s:
+                    told_s = began_s
+                    send_batch(self._channel, "xid_events", "xid_events", began_s, self._plan.slow_s, None, problems)
+                done.wait(max(0.0, watcher.resume_at_s - time.monotonic()))
+        except NvmlError as error:
+            self._dead.put(error)
+        finally:
+            watcher.close()
+            self._xid_since_s = None
 
     def _tell_unavailable(self, error: NvmlError) -> None:
         advice = ADVICE.get(error.code, "")  # type: ignore[call-overload]
@@ -286,14 +335,6 @@ class Supervisor:
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0 and not self._stop.wait(min(left_s, BEAT_S)):
             self._ring.beat(time.monotonic_ns())
-
-
-def _call_under_way(device: Device | None, now_s: float, stuck_after_s: float) -> str | None:
-    times: CallTimes | None = device.calls if device is not None else None
-    if times is None:
-        return None
-    name, started_ns = times.name, times.started_ns
-    return name if name is not None and now_s - started_ns / 1e9 > stuck_after_s else None
 
 
 def serve(nvml: Nvml, files: Files, handover: Handover) -> int:

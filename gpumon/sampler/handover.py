@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, field
 from gpumon.sampler.ring import Ring
 from gpumon.sampler.wire import Channel
 
+SLOTS = 64
+"""GPUs that the ring has room for: twice as many as any node has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -23,6 +26,10 @@ class Plan:
     retry_min_s: float = 1.0
     """Shortest pause before NVML is opened again."""
     retry_max_s: float = 60.0
+    lost_retry_s: float = 5.0
+    """Shortest pause before a GPU that does not answer is looked for again, up to twelve times as long."""
+    refresh_s: float = 60.0
+    """Shortest pause before a new generation is tried for it, up to fifteen times as long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,76 +1,46 @@
-"""The main process's end of the sampler: starts it, drains its ring, hands on its messages, replaces it when it dies.
+"""The main process's end of the sampler: starts it, listens to it, and replaces it when it dies or falls silent.
 
-The sampler may hang, crash or be killed at any moment; this side never waits for it. Counters that the sampler sums
-up itself go on where they were when a new process begins again from nothing; counters that the hardware keeps are
-absolute and need no help.
+The sampler may hang, crash or be killed at any moment; this side never waits for it longer than STOP_S. One thread
+does everything here: it owns the process, its ring and its channel. Other threads only leave wishes (release,
+acquire, another plan, stop) and wake it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import signal
+import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import gpumon
 from gpumon import catalogue
 from gpumon.host.clock import Clock
-from gpumon.model import Distribution, GpuProcess, GpuUuid, Miss, Reason, Sample
+from gpumon.model import GpuUuid, Reason, Sample
 from gpumon.sampler.child import EXIT_NEW_PROCESS
-from gpumon.sampler.handover import Handover, Plan
+from gpumon.sampler.handover import SLOTS, Handover, Plan
+from gpumon.sampler.hearing import Hearing, Listener
 from gpumon.sampler.ring import Ring
-from gpumon.sampler.wire import Batch, Channel, pair, unpack_batch
-from gpumon.sources.gpu_activity import GpuActivity
+from gpumon.sampler.wire import Channel, pair
 from gpumon.sources.gpu_fast import Column
 
 log = logging.getLogger(__name__)
 
-SLOTS = 32
 RING_SECONDS = 15.0
 STOP_S = 5.0
+KILL_S = 1.0
+"""A killed process is gone by then, unless it hangs in the driver; nobody waits for it then."""
 PAUSE_MIN_S, PAUSE_MAX_S = 0.5, 60.0
 STABLE_S = 60.0
 """A sampler that lived this long is replaced at once the next time."""
-
-_SUMMED_IN_SAMPLER = frozenset(
-    {
-        catalogue.GPU_BUSY_SECONDS,
-        catalogue.GPU_UTILIZATION_SAMPLES,
-        catalogue.MIG_SM_ACTIVE_SECONDS,
-        catalogue.MIG_DRAM_ACTIVE_SECONDS,
-    }
-)
-
-
-class Listener(Protocol):
-    """Who hears what the sampler says. Called from the link's threads."""
-
-    def put(self, owner: str, at_s: float, samples: Iterable[Sample], ttl_s: float) -> None: ...
-
-    def drop(self, owner: str) -> None: ...
-
-    def passed(self, batch: Batch) -> None:
-        """A pass of a source in the sampler is over; its samples have been put."""
-        ...
-
-    def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str, numa_node: int | None) -> None: ...
-
-    def gpu_processes(self, uuid: GpuUuid, processes: list[GpuProcess]) -> None: ...
-
-    def xid(self, uuid: GpuUuid | None, xid: int, at_s: float) -> None: ...
-
-    def dropped_messages(self, count: int) -> None:
-        """Rows or messages that were lost because this side was too slow."""
-        ...
-
-    def nvml_state(self, state: str, at_s: float, reason: Reason, detail: str) -> None:
-        """NVML's state (catalogue.NVML_STATE) was said, changed or not."""
-        ...
+FIRST_ROWS_S = 0.05
+"""The GPUs have given their first rows this long after NVML was opened: no reason to wait for the next round."""
+PATIENCE_MOST = 8
+"""A sampler that falls silent before NVML is open gets up to this many times as long the next time: the first call to
+a GPU without persistence mode may take half a minute."""
 
 
 class SamplerLink:
@@ -91,36 +61,34 @@ class SamplerLink:
         """``command``: interpreter and module. ``restart_after_s``: a sampler silent for longer is killed."""
         self._command = tuple(command)
         self._options = options
-        self._plan = plan
         self._clock = clock
         self._listener = listener
+        self._hearing = Hearing(listener, clock, requests_open)
+        # Wishes: written by any thread, taken by the link's.
+        self._wishes = threading.Condition()
+        self._plan = plan
         self._publish_s = publish_s
         self._restart_after_s = restart_after_s
-        self._requests_open = requests_open
-        self._lock = threading.Lock()  # over the fields below: link thread, receiver thread, release and acquire
+        self._wanted = True
+        self._hurry = False
+        self._stop = False
+        # The link thread's own. Others may look at _process.
         self._process: subprocess.Popen[bytes] | None = None
+        self._process_plan = plan
         self._ring: Ring | None = None
         self._channel: Channel | None = None
+        self._past: list[subprocess.Popen[bytes]] = []
+        """Killed, and not gone yet."""
         self._started_at_s = 0.0
         self._next_start_at_s = 0.0
         self._pause_s = PAUSE_MIN_S
-        self._wanted = True
-        self._state = "starting"
+        self._patience = 1
         self._restarts = dict.fromkeys(catalogue.SAMPLER_RESTARTS.values, 0)
-        self._slots: dict[int, GpuUuid] = {}
-        self._gpus: dict[GpuUuid, str] = {}
-        self._absent: dict[GpuUuid, str] = {}
-        """GPUs that do not answer, and why."""
-        self._activity: dict[GpuUuid, GpuActivity] = {}
-        self._owners: set[str] = set()
-        self._bugs = 0
-        self._calls: dict[str, list[int]] = {}
-        self._carried: dict[tuple[str, tuple[str, ...]], float | Distribution] = {}
-        self._newest: dict[tuple[str, tuple[str, ...]], float | Distribution] = {}
-        self._stop = threading.Event()
+        self._complaint = ""
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- for any thread -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the sampler and the thread that tends it."""
@@ -128,71 +96,148 @@ class SamplerLink:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the sampler in order, or after STOP_S by force."""
-        self._stop.set()
+        """End the sampler in order, or after STOP_S by force. For good."""
+        with self._wishes:
+            self._stop = True
+        self._wake()
         if self._thread is not None:
-            self._thread.join(STOP_S)
-        self._end_process("stopped")
+            self._thread.join(STOP_S + KILL_S + 1.0)
+        with self._wishes:
+            if not (self._thread is not None and self._thread.is_alive()) and self._wake_fd >= 0:
+                os.close(self._wake_fd)
+                self._wake_fd = -1
 
     def release(self) -> None:
-        """Let go of NVML (a GPU reset, a MIG change, a driver unload need that) until ``acquire``."""
-        with self._lock:
+        """Let go of NVML (a GPU reset, a MIG change, a driver unload need that) until ``acquire``.
+
+        Returns when the sampler has ended, or has been killed STOP_S after it was asked to.
+        """
+        with self._wishes:
             self._wanted = False
-        self._end_process("released")
+            self._wake()
+            if self._thread is not None:
+                self._wishes.wait_for(lambda: self.state == "released" or self._wanted, STOP_S + KILL_S + 1.0)
 
     def acquire(self) -> None:
-        """Take NVML again after ``release``."""
-        with self._lock:
-            self._wanted = True
-            self._pause_s = PAUSE_MIN_S
-            self._next_start_at_s = 0.0
+        """Take NVML again after ``release``, without the pause that earlier failures may have earned."""
+        with self._wishes:
+            self._wanted = self._hurry = True
+        self._wake()
 
     def reconfigure(self, plan: Plan, publish_s: float, restart_after_s: float) -> None:
         """Go on with another plan: a new sampler process, the same totals."""
-        with self._lock:
-            unchanged = plan == self._plan
+        with self._wishes:
             self._plan = plan
             self._publish_s = publish_s
             self._restart_after_s = restart_after_s
-        if not unchanged and self._process is not None:
-            self._end_process("reconfigured")
+        self._wake()
 
     @property
     def pid(self) -> int | None:
         """Process id of the sampler, None while there is none."""
         process = self._process
-        return process.pid if process is not None and process.poll() is None else None
+        return process.pid if process is not None else None
 
     @property
     def state(self) -> str:
         """One of catalogue.NVML_STATE's values."""
-        return self._state
+        return self._hearing.state
+
+    def _wake(self) -> None:
+        with self._wishes:
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
+
+    # --- the link's thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stop.wait(self._publish_s if self._process is not None else min(self._publish_s, 0.05)):
-            self.tend(self._clock.now_s())
+        while not self._stop:
+            due_s = self._clock.now_s() + self._publish_s
+            self._guarded(lambda: self.tend(self._clock.now_s()))
+            self._listen(due_s)
+        self._guarded(self._end_process)
+        with self._wishes:
+            self._wishes.notify_all()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # this thread's loop: a bug must not leave the node without its sampler
+            if repr(error) != self._complaint:
+                self._complaint = repr(error)
+                log.exception("sampler-link=bug detail='said once'")
 
     def tend(self, at_s: float) -> None:
-        """One round: start or replace the sampler, drain the ring, publish."""
-        with self._lock:
-            wanted, process = self._wanted, self._process
-        if process is None:
-            if wanted and at_s >= self._next_start_at_s:
-                self._begin_process(at_s)
-        elif (status := process.poll()) is not None:
-            self._replace("driver" if status == EXIT_NEW_PROCESS else "exited", at_s, f"exit status {status}")
-        elif self._silent_s(at_s) > self._restart_after_s:
-            process.kill()
-            self._replace("stuck", at_s, f"no sign of life for {self._silent_s(at_s):.0f} s")
-        self._drain(at_s)
+        """One round: start, end or replace the sampler, drain the ring, publish."""
+        with self._wishes:
+            wanted, plan, hurry, self._hurry = self._wanted, self._plan, self._hurry, False
+        self._past = [process for process in self._past if process.poll() is None]
+        if hurry:
+            self._pause_s = PAUSE_MIN_S
+            self._next_start_at_s = at_s
+        process = self._process
+        if process is not None and (status := process.poll()) is not None:
+            reason = "driver" if status == EXIT_NEW_PROCESS else "exited"
+            self._replace(reason, at_s, f"exit status {status}")
+        elif process is not None and (not wanted or plan != self._process_plan):
+            self._end_process()
+        elif process is not None:
+            self._look_for_life(at_s)
+        if not wanted and self._process is None and self.state != "released":
+            self._hearing.tell_state("released", Reason.UNAVAILABLE, "released")
+        if wanted and self._process is None and at_s >= self._next_start_at_s:
+            self._begin_process(at_s, plan)
+        if self._ring is not None:
+            self._hearing.drain(self._ring, at_s, self._fast_ttl_s)
         self._listener.put("sampler", at_s, self._own_samples(), 10 * self._publish_s + 5.0)
+        with self._wishes:
+            self._wishes.notify_all()
+
+    def _listen(self, due_s: float) -> None:
+        """Take messages until it is time for the next round, or somebody wakes us, or the process is gone."""
+        if self._process is None:
+            due_s = min(due_s, max(self._next_start_at_s, self._clock.now_s())) if self._wanted else due_s
+        poll = select.poll()
+        poll.register(self._wake_fd, select.POLLIN)
+        if self._channel is not None:
+            poll.register(self._channel.fileno(), select.POLLIN)
+        while not self._stop and (left_s := due_s - self._clock.now_s()) > 0:
+            ready = [fd for fd, _ in poll.poll(left_s * 1000)]
+            if self._wake_fd in ready:
+                os.eventfd_read(self._wake_fd)
+                return
+            before = self.state
+            if ready and not self._hear_one():
+                return
+            if self.state != before == "starting":
+                due_s = min(due_s, self._clock.now_s() + FIRST_ROWS_S)
+
+    def _hear_one(self) -> bool:
+        """Take one message; False when there is none, or will never be one."""
+        channel, process = self._channel, self._process
+        if channel is None or process is None:
+            return False
+        try:
+            message = channel.receive(wait=False)
+        except BlockingIOError:
+            return False
+        if message is None:
+            try:
+                process.wait(KILL_S)  # its end of the channel closed because it ends
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return False
+        self._guarded(lambda: self._hearing.hear(*message))
+        if self.state == "running":
+            self._patience = 1
+        return True
 
     # --- the process ----------------------------------------------------------------------------------------------
 
-    def _begin_process(self, at_s: float) -> None:
+    def _begin_process(self, at_s: float, plan: Plan) -> None:
         ours, theirs = pair()
-        ring = Ring.create(SLOTS, max(16, int(RING_SECONDS / self._plan.fast_s)), len(Column))
-        handover = Handover(ring.fd, theirs.fileno(), self._plan, self._options)
+        ring = Ring.create(SLOTS, max(16, int(RING_SECONDS / plan.fast_s)), len(Column))
+        handover = Handover(ring.fd, theirs.fileno(), plan, self._options)
         try:
             process = subprocess.Popen(
                 [*self._command, handover.to_argument()],
@@ -202,222 +247,96 @@ class SamplerLink:
                 env=os.environ | {"PYTHONPATH": _search_path()},
                 start_new_session=True,  # a terminal's ^C goes to the main process alone
             )
+        except OSError as error:
+            ours.close()
+            ring.close()
+            self._put_off(at_s, f"cannot start {self._command[0]}: {error.strerror or error}")
+            self._hearing.tell_state("unavailable", Reason.UNAVAILABLE, f"the sampler cannot be started: {error}")
+            return
         finally:
             theirs.close()
-        channel = Channel(ours)
-        with self._lock:
-            self._process, self._ring, self._channel = process, ring, channel
-            self._started_at_s = at_s
-            if self._state in ("released", "stuck"):
-                self._state = "starting"
-        threading.Thread(target=self._receive, args=(channel,), name="sampler-messages", daemon=True).start()
+        self._ring, self._channel, self._started_at_s = ring, Channel(ours), at_s
+        self._process, self._process_plan = process, plan
+        self._hearing.begin(plan)
         log.info("sampler=started pid=%d", process.pid)
 
-    def _silent_s(self, at_s: float) -> float:
-        beat_s = self._ring.heartbeat_ns / 1e9 if self._ring is not None else 0.0
-        return at_s - max(beat_s, self._started_at_s)
+    def _look_for_life(self, at_s: float) -> None:
+        assert self._ring is not None
+        assert self._process is not None
+        silent_s = at_s - max(self._ring.heartbeat_ns / 1e9, self._started_at_s)
+        detail = f"no sign of life for {silent_s:.1f} s"
+        if silent_s > self._restart_after_s * self._patience:
+            self._patience = min(2 * self._patience, PATIENCE_MOST)
+            self._kill(self._process)
+            self._replace("stuck", at_s, detail)
+        elif silent_s > self._plan.stuck_after_s and self.state == "running":
+            log.warning("sampler=silent detail=%r", detail)
+            self._hearing.tell_state("stuck", Reason.TIMEOUT, detail)
+        elif silent_s <= self._plan.stuck_after_s and self.state == "stuck":
+            log.info("sampler=back")
+            self._hearing.tell_state("running", Reason.TIMEOUT, "")
 
     def _replace(self, reason: str, at_s: float, detail: str) -> None:
         self._restarts[reason] += 1
         if at_s - self._started_at_s >= STABLE_S:
             self._pause_s = PAUSE_MIN_S
-        self._next_start_at_s = at_s + self._pause_s
-        log.warning("sampler=ended reason=%s detail=%r restart_in_s=%.1f", reason, detail, self._pause_s)
-        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+        self._put_off(at_s, f"{reason}: {detail}")
+        self._forget_process()
+        detail = f"the sampler ended: {detail}"
         if reason == "stuck":
-            self._state = "stuck"
-        elif self._state == "running":
-            self._state = "starting"
-        if self._state != "unavailable":  # then the reason has been told already
-            why = Reason.TIMEOUT if reason == "stuck" else Reason.UNAVAILABLE
-            self._listener.nvml_state(self._state, at_s, why, f"the sampler ended: {detail}")
+            self._hearing.tell_state("stuck", Reason.TIMEOUT, detail)
+        elif not self._hearing.spoke:
+            self._hearing.tell_state("unavailable", Reason.UNAVAILABLE, detail)
+        elif self.state != "unavailable":  # else the reason has been told already
+            self._hearing.tell_state("starting", Reason.UNAVAILABLE, detail)
+
+    def _put_off(self, at_s: float, detail: str) -> None:
+        self._next_start_at_s = at_s + self._pause_s
+        log.warning("sampler=ended detail=%r restart_in_s=%.1f", detail, self._pause_s)
+        self._pause_s = min(self._pause_s * 2, PAUSE_MAX_S)
+
+    def _end_process(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            log.warning("sampler=killed pid=%d detail='did not end in %g s'", process.pid, STOP_S)
+            self._kill(process)
         self._forget_process()
 
-    def _end_process(self, state: str) -> None:
-        process = self._process
-        if process is not None and process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                # It hangs in the driver. The signal is delivered when the call returns; nobody waits for it here.
-                process.send_signal(signal.SIGKILL)
-                log.warning("sampler=killed pid=%d detail='did not end in %.0f s'", process.pid, STOP_S)
-        if state == "released":
-            self._state = state
-            self._listener.nvml_state(state, self._clock.now_s(), Reason.UNAVAILABLE, "released")
-        self._forget_process()
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        try:
+            process.wait(KILL_S)
+        except subprocess.TimeoutExpired:
+            self._past.append(process)  # it hangs in the driver, and ends when the call returns
 
     def _forget_process(self) -> None:
-        """Drop what the old process said: nothing stale may look live."""
-        with self._lock:
-            ring, channel, owners = self._ring, self._channel, self._owners
-            self._process = self._ring = self._channel = None
-            self._owners = set()
-            self._slots = {}
-            self._carried = dict(self._newest)
+        """Hear its last words, then drop what it said."""
+        while self._hear_one():
+            continue
+        ring, channel = self._ring, self._channel
+        self._ring = self._channel = None
+        if ring is not None:
+            self._guarded(lambda: self._hearing.drain(ring, self._clock.now_s(), self._fast_ttl_s))
+            ring.close()
         if channel is not None:
             channel.close()
-        for owner in owners:
-            self._listener.drop(owner)
-        if ring is not None:
-            ring.close()
-
-    # --- what it says -----------------------------------------------------------------------------------------------
-
-    def _drain(self, at_s: float) -> None:
-        with self._lock:
-            ring, slots = self._ring, dict(self._slots)
-        if ring is None:
-            return
-        for slot, uuid in slots.items():
-            rows, lost = ring.read(slot)
-            if lost:
-                self._listener.dropped_messages(lost)
-            if not rows:
-                continue
-            activity = self._activity[uuid]
-            for row in rows:
-                activity.add(row.at_ns, row.values)
-            owner = f"gpu_fast/{slot:02d}/{uuid}"
-            self._put(owner, at_s, activity.samples(self._clock.to_unix), self._fast_ttl_s)
-            self._listener.passed(Batch("gpu_fast", owner, at_s, self._fast_ttl_s, 0.0, [], [], []))
+        self._hearing.end()
+        with self._wishes:
+            self._process = None
 
     @property
     def _fast_ttl_s(self) -> float:
-        return 3 * max(self._publish_s, self._plan.fast_s)
-
-    def _put(self, owner: str, at_s: float, samples: Iterable[Sample], ttl_s: float) -> None:
-        self._owners.add(owner)
-        self._listener.put(owner, at_s, samples, ttl_s)
-
-    def _receive(self, channel: Channel) -> None:
-        while (message := channel.receive()) is not None:
-            kind, dropped, body = message
-            if dropped:
-                self._listener.dropped_messages(dropped)
-            with self._lock:
-                if channel is not self._channel:
-                    return  # last words of a process that has been replaced
-            getattr(self, f"_hear_{kind}")(*body)
-
-    def _hear_batch(self, *body: Any) -> None:  # noqa: ANN401 - a message, checked by unpack_batch
-        batch = unpack_batch(body)
-        samples = [self._carry_on(sample) for sample in batch.samples]
-        if samples:
-            self._put(batch.owner, batch.at_s, samples, batch.ttl_s)
-        self._listener.passed(batch)
-
-    def _hear_gpus(self, gpus: list[tuple[int, str, int]]) -> None:
-        with self._lock:
-            for slot, uuid_, index in gpus:
-                uuid = GpuUuid(uuid_)
-                if index >= 0:
-                    self._gpus[uuid] = str(index)
-                gpu = self._gpus.get(uuid, "")
-                activity = self._activity.get(uuid)
-                if activity is None:
-                    self._activity[uuid] = GpuActivity(
-                        gpu, uuid, longest_gap_s=10 * self._plan.fast_s, requests_open=self._requests_open
-                    )
-                else:
-                    activity.rename(gpu)
-                self._slots[slot] = uuid
-                self._absent.pop(uuid, None)
-            self._pause_s = PAUSE_MIN_S
-
-    def _hear_identity(self, uuid: str, gpu: str, pci_bus_id: str, numa_node: int | None) -> None:
-        self._listener.gpu_identity(GpuUuid(uuid), gpu, pci_bus_id, numa_node)
-
-    def _hear_processes(self, uuid: str, processes: list[tuple[Any, ...]]) -> None:
-        self._listener.gpu_processes(GpuUuid(uuid), [GpuProcess(*process) for process in processes])
-
-    def _hear_xid(self, uuid: str, xid: int, at_s: float) -> None:
-        self._listener.xid(GpuUuid(uuid) if uuid else None, xid, at_s)
-
-    def _hear_calls(self, changes: list[tuple[str, list[int]]]) -> None:
-        with self._lock:
-            for name, change in changes:
-                total = self._calls.get(name, [0] * len(change))
-                self._calls[name] = [old + new for old, new in zip(total, change, strict=True)]
-
-    def _hear_state(self, state: str, reason: str, detail: str, advice: str) -> None:
-        if state == "stopped":
-            return
-        self._listener.nvml_state(state, self._clock.now_s(), Reason(reason), detail)
-        changed = state != self._state
-        self._state = state
-        if state == "running":
-            if changed:
-                log.info("nvml=running gpus=%d", len(self._slots))
-        elif changed:
-            log.warning("nvml=%s detail=%r advice=%r", state, detail, advice)
-
-    def _hear_gpu_lost(self, uuid: str, gpu: str, detail: str) -> None:
-        self._gpu_gone(GpuUuid(uuid), gpu, "lost", detail)
-
-    def _hear_gpu_stuck(self, uuid: str, gpu: str, function: str) -> None:
-        self._gpu_gone(GpuUuid(uuid), gpu, "stuck", f"{function} has not returned for {self._plan.stuck_after_s:g} s")
-
-    def _gpu_gone(self, uuid: GpuUuid, gpu: str, how: str, detail: str) -> None:
-        log.warning("gpu=%s uuid=%s state=%s detail=%r", gpu, uuid, how, detail)
-        with self._lock:
-            self._absent[uuid] = how
-            owners = [owner for owner in self._owners if owner.endswith(f"/{uuid}")]
-            self._owners.difference_update(owners)
-        for owner in owners:
-            self._listener.drop(owner)
-        self._listener.gpu_processes(uuid, [])
-
-    def _hear_gpu_back(self, uuid: str) -> None:
-        log.info("gpu=%s uuid=%s state=back", self._gpus.get(GpuUuid(uuid), ""), uuid)
-        with self._lock:
-            self._absent.pop(GpuUuid(uuid), None)
-
-    def _hear_gpu_silent(self, index: str, detail: str) -> None:
-        log.warning("gpu=%s state=silent detail=%r", index, detail)
-
-    def _hear_gpu_bug(self, uuid: str, gpu: str, text: str) -> None:
-        if self._bugs == 0:
-            log.error("gpu=%s uuid=%s state=bug detail='said once, counted always'\n%s", gpu, uuid, text)
-        self._bugs += 1
-        miss = Miss(f"gpu {gpu}", Reason.BUG, text.rstrip().rsplit("\n", 1)[-1])
-        self._listener.passed(Batch("gpu_bug", f"gpu_bug/{uuid}", self._clock.now_s(), 0.0, 0.0, [], [miss], []))
-
-    def _hear_log(self, text: str) -> None:
-        log.warning("%s", text)
-
-    # --- samples of its own -----------------------------------------------------------------------------------------
-
-    def _carry_on(self, sample: Sample) -> Sample:
-        if sample.metric not in _SUMMED_IN_SAMPLER:
-            return sample
-        key = (sample.metric.name, sample.labels)
-        before = self._carried.get(key)
-        value = sample.value
-        if isinstance(before, Distribution) and isinstance(value, Distribution):
-            counts = tuple(old + new for old, new in zip(before.counts, value.counts, strict=True))
-            value = Distribution(counts, before.total + value.total)
-        elif isinstance(before, float) and not isinstance(value, Distribution):
-            value = before + value
-        self._newest[key] = value
-        return sample._replace(value=value)
+        return 3 * max(self._publish_s, self._process_plan.fast_s)
 
     def _own_samples(self) -> Iterator[Sample]:
-        with self._lock:
-            state, restarts = self._state, dict(self._restarts)
-            calls = list(self._calls.items())
-            gpus, absent = dict(self._gpus), dict(self._absent)
-        for name in catalogue.NVML_STATE.values:
-            yield Sample(catalogue.NVML_STATE, (name,), float(name == state))
-        for reason, count in restarts.items():
-            yield Sample(catalogue.SAMPLER_RESTARTS, (reason,), count)
-        for uuid, gpu in gpus.items():
-            present = state == "running" and uuid not in absent
-            yield Sample(catalogue.GPU_PRESENT, (gpu, str(uuid)), float(present))
-        for function, row in calls:
-            *counts, total_ns = row
-            yield Sample(catalogue.NVML_CALL, (function,), Distribution(tuple(counts), total_ns / 1e9))
+        for reason, count in self._restarts.items():
+            yield Sample(catalogue.SAMPLER_RESTARTS, (reason,), float(count))
+        yield from self._hearing.samples()
 
 
 def command(module: str) -> list[str]:

@@ -68,7 +68,9 @@ class Ring:
             raise RingError("too short for a header")
         memory = mmap.mmap(fd, size)
         magic, slots, depth, columns = struct.unpack_from("<4Q", memory, 0)
-        if magic != MAGIC or size != (_HEADER_WORDS + slots) * 8 + slots * depth * (columns + 3) * 8:
+        expected = (_HEADER_WORDS + slots) * 8 + slots * depth * (columns + 3) * 8
+        if magic != MAGIC or size != expected or 0 in (slots, depth, columns):
+            memory.close()
             raise RingError("not a ring of this layout")
         return cls(fd, memory, slots, depth, columns)
 
@@ -88,17 +90,24 @@ class Ring:
         self._words[_HEADER_WORDS + slot] = number
 
     def read(self, slot: int) -> tuple[list[Row], int]:
-        """Rows of a slot since the last read, oldest first, and how many were lost to overwriting."""
-        newest = self._words[_HEADER_WORDS + slot]
+        """Rows of a slot since the last read, oldest first, and how many were lost to overwriting.
+
+        At most ``depth - 1`` rows: the place of the oldest may be under way to its next row.
+        """
+        count_at = _HEADER_WORDS + slot
+        newest = self._words[count_at]
         last = self._read[slot]
-        first = max(last + 1, newest - self.depth + 1)
-        rows: list[Row] = []
+        read: list[tuple[int, Row]] = []
         unpack = self._row.unpack_from
-        for number in range(first, newest + 1):
+        for number in range(max(last + 1, newest - self.depth + 2), newest + 1):
             offset = self._rows_at + (slot * self.depth + (number - 1) % self.depth) * self._row.size
             before, at_ns, *values, after = unpack(self._memory, offset)
             if before == after == number:
-                rows.append(Row(at_ns, tuple(values)))
+                read.append((number, Row(at_ns, tuple(values))))
+        # Meanwhile the writer went on. What it may have begun to overwrite is not believed whatever its numbers say:
+        # stores and loads may pass each other on some processors.
+        first_safe = self._words[count_at] - self.depth + 2
+        rows = [row for number, row in read if number >= first_safe]
         self._read[slot] = newest
         return rows, newest - last - len(rows)
 

@@ -7,8 +7,10 @@ interpreter and the same release; nothing from outside travels here).
 
 from __future__ import annotations
 
+import errno
 import marshal
 import socket
+import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -28,44 +30,57 @@ class Batch(NamedTuple):
     """What the batch replaces in the store."""
     at_s: float
     ttl_s: float
-    duration_s: float
+    duration_s: float | None
+    """None where it is not measured."""
     samples: list[Sample]
     misses: list[Miss]
     rejections: list[Rejection]
 
 
 class Channel:
-    """One end of the pair."""
+    """One end of the pair. ``send`` may be called from any thread, ``receive`` from one."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._lock = threading.Lock()  # over the count: held for a send that does not wait
         self._dropped = 0
+        self._buffer = bytearray(0)
+
+    def fileno(self) -> int:
+        """For select; -1 once closed."""
+        return self._socket.fileno()
 
     def send(self, kind: str, *body: Any) -> bool:  # noqa: ANN401 - plain values, whatever marshal takes
         """Send without waiting; False if the message was dropped. Raises BrokenPipeError when the other end is gone."""
-        try:
-            self._socket.send(marshal.dumps((kind, self._dropped, body)), socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            self._dropped += 1
-            return False
-        except OSError as error:
-            if isinstance(error, (BrokenPipeError, ConnectionError)):
+        with self._lock:
+            data = marshal.dumps((kind, self._dropped, body))
+            try:
+                if len(data) > MAX_MESSAGE:  # the receiver would get a part of it
+                    raise OSError(errno.EMSGSIZE, "too long")
+                self._socket.send(data, socket.MSG_DONTWAIT)
+            except ConnectionError as error:
                 raise BrokenPipeError from error
-            self._dropped += 1  # EMSGSIZE, ENOBUFS
-            return False
-        self._dropped = 0
-        return True
+            except OSError:  # EAGAIN, EMSGSIZE, ENOBUFS
+                self._dropped += 1
+                return False
+            self._dropped = 0
+            return True
 
-    def receive(self) -> tuple[str, int, tuple[Any, ...]] | None:
-        """Wait for a message: its kind, how many were dropped before it, its body. None when the other end is gone."""
+    def receive(self, *, wait: bool = True) -> tuple[str, int, tuple[Any, ...]] | None:
+        """The next message: its kind, how many were dropped before it, its body. None when the other end is gone.
+
+        Raises BlockingIOError when there is none and ``wait`` is off.
+        """
+        if not self._buffer:
+            self._buffer = bytearray(MAX_MESSAGE)  # kept: a new one for each message would be mapped anew each time
         try:
-            data = self._socket.recv(MAX_MESSAGE)
+            size = self._socket.recv_into(self._buffer, 0, 0 if wait else socket.MSG_DONTWAIT)
         except ConnectionError:
             return None
-        if not data:
+        if not size:
             return None
-        kind, dropped, body = marshal.loads(data)  # noqa: S302 - from our own child, see above
-        return kind, dropped, body
+        message: tuple[str, int, tuple[Any, ...]] = marshal.loads(memoryview(self._buffer)[:size])  # noqa: S302 - from our own child, see above
+        return message
 
     def close(self) -> None:
         """Close this end; the other sees its end."""
@@ -98,7 +113,7 @@ def pack_batch(batch: Batch) -> tuple[Any, ...]:
 
 
 def send_batch(
-    channel: Channel, source: str, owner: str, at_s: float, every_s: float, took_s: float, items: Iterable[Item]
+    channel: Channel, source: str, owner: str, at_s: float, every_s: float, took_s: float | None, items: Iterable[Item]
 ) -> None:
     """Send what one pass yielded. It is believed for three times its cadence."""
     samples: list[Sample] = []
@@ -112,10 +127,6 @@ def send_batch(
         else:
             rejections.append(item)
     channel.send("batch", *pack_batch(Batch(source, owner, at_s, 3 * every_s, took_s, samples, misses, rejections)))
-
-
-def _plain(value: float | Distribution) -> object:
-    return tuple(value) if isinstance(value, tuple) else value  # marshal takes no subclass of tuple
 
 
 def unpack_batch(body: tuple[Any, ...]) -> Batch:

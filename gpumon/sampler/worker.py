@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -31,8 +30,6 @@ from gpumon.sources.gpu_ring import RING
 from gpumon.sources.gpu_state import GpuState
 from gpumon.sources.mig import Mig
 
-LOST_RETRY_MIN_S = 5.0
-LOST_RETRY_MAX_S = 60.0
 BLANKS_MEAN_LOST = 20
 """Rows in a row without a single reading after which the GPU counts as lost."""
 
@@ -68,6 +65,7 @@ class GpuWorker:
     driver_gone: Callable[[NvmlError], None]
     """Tells the supervisor that the generation is dead."""
     lost: bool = False
+    """No device at the moment; from the start for one that is known from an earlier generation only."""
     device: Device | None = None
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -78,10 +76,15 @@ class GpuWorker:
     _capabilities: Capabilities | None = None
     _dues: list[_Due] = field(default_factory=list)
     _find_at_s: float = 0.0
-    _find_pause_s: float = LOST_RETRY_MIN_S
+    _find_pause_s: float = 0.0
+    _finding_ns: int = 0
+    """CLOCK_MONOTONIC since when the GPU is being looked for; 0 while it is not."""
     _previous_s: float | None = None
     _processes_at_s: float = 0.0
     _blanks: int = 0
+    _under_way: str = GpuFast.name
+    _past_calls: dict[str, list[int]] = field(default_factory=dict)
+    """Durations of the calls to earlier devices: one that comes back is a new one."""
 
     def start(self) -> None:
         """Run in a thread of its own until ``stop``."""
@@ -99,28 +102,53 @@ class GpuWorker:
             return not self._thread.is_alive()
         return True
 
+    def hangs_in(self, now_s: float, after_s: float) -> str | None:
+        """Function that has been under way for longer than ``after_s``. From any thread."""
+        finding_ns, device = self._finding_ns, self.device
+        if finding_ns:
+            return "nvmlDeviceGetHandleByUUID" if now_s - finding_ns / 1e9 > after_s else None
+        if device is None:
+            return None
+        name, started_ns = device.calls.name, device.calls.started_ns
+        return name if name is not None and now_s - started_ns / 1e9 > after_s else None
+
+    def add_calls(self, totals: dict[str, list[int]]) -> None:
+        """Add the durations of this GPU's calls so far. From any thread."""
+        device = self.device
+        add_calls(totals, self._past_calls)
+        if device is not None:
+            add_calls(totals, device.calls.durations)
+
     def run(self) -> None:
         """Tick on the grid of the fast cadence; ticks missed by a slow call are left out, not made up for."""
         step = self.plan.fast_s
         due = time.monotonic()
-        while not self._stop.wait(max(0.0, due - time.monotonic())):
-            try:
-                self.tick(time.monotonic())
-            except BrokenPipeError:
-                return  # the main process is gone
-            except Exception as error:  # noqa: BLE001 - this thread's loop: a bug on one GPU must not end its data
-                self._report_bug(error)
-            now = time.monotonic()
-            due += step * max(1, int((now - due) / step) + 1) if now > due + step else step
-        self._release()
+        try:
+            while not self._stop.wait(max(0.0, due - time.monotonic())):
+                try:
+                    self.tick(time.monotonic())
+                except BrokenPipeError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - this thread's loop: a bug on one GPU must not end its data
+                    owner = self._owner(self._under_way)
+                    self.channel.send("bug", self._under_way, owner, f"gpu {self.index}", bug_text(error))
+                now = time.monotonic()
+                due += step * max(1, int((now - due) / step) + 1) if now > due + step else step
+        except BrokenPipeError:
+            return  # the main process is gone
+        finally:
+            self._release()
 
     def tick(self, at_s: float) -> None:
         """One tick: find the GPU if it is lost, else its row and whatever is due."""
+        self._under_way = GpuFast.name
         if self.device is None and not self._find(at_s):
             return
         try:
             self._read_row(at_s)
             for due in self._dues:
+                if self._stop.is_set():
+                    return
                 if at_s >= due.at_s:
                     due.at_s = at_s + due.every_s
                     self._pass(due.source, due.every_s, at_s)
@@ -142,6 +170,7 @@ class GpuWorker:
                 raise NvmlError(Code.UNKNOWN, "no reading is answered")
             return
         self._blanks = 0
+        self._find_pause_s = 0.0  # it answers: not for being found alone
         self.ring.write(self.slot, time.monotonic_ns(), row)
         # Without the driver's ring of samples, busy time is summed here (sources/gpu_ring.py).
         utilization = row[Column.UTILIZATION]
@@ -154,15 +183,19 @@ class GpuWorker:
     def _ring_is_absent(self) -> bool:
         return self._capabilities is not None and self._capabilities.supported(RING) is False
 
+    def _owner(self, source: str) -> str:
+        return f"{source}/{self.slot:02d}/{self.uuid}"
+
     def _pass(self, source: _Pass, every_s: float, at_s: float) -> None:
+        self._under_way = source.name
         began = time.monotonic()
         items = list(source.read(at_s))
         if source.name == GpuSlow.name:
             items += self._extras()
         elif source is self._inventory:
             self._tell_identity()
-        owner = f"{source.name}/{self.slot:02d}/{self.uuid}"
-        send_batch(self.channel, source.name, owner, at_s, every_s, time.monotonic() - began, items)
+        took_s = time.monotonic() - began
+        send_batch(self.channel, source.name, self._owner(source.name), at_s, every_s, took_s, items)
 
     def _tell_identity(self) -> None:
         assert self._inventory is not None
@@ -181,27 +214,30 @@ class GpuWorker:
 
     def _read_processes(self, at_s: float) -> None:
         assert self._processes is not None
+        self._under_way = name = "gpu_processes"
         began = time.monotonic()
         processes, problems = self._processes.read_processes(at_s)
         self.channel.send("processes", str(self.uuid), [tuple(process) for process in processes])
-        name = "gpu_processes"
         took_s = time.monotonic() - began
-        send_batch(self.channel, name, f"{name}/{self.slot:02d}/{self.uuid}", at_s, self.plan.slow_s, took_s, problems)
+        send_batch(self.channel, name, self._owner(name), at_s, self.plan.slow_s, took_s, problems)
 
     # --- coming and going -----------------------------------------------------------------------------------------
 
     def _find(self, at_s: float) -> bool:
         if at_s < self._find_at_s:
             return False
+        self._finding_ns = time.monotonic_ns()
         try:
-            self._build(self.nvml.device_by_uuid(str(self.uuid)))
+            device = self.nvml.device_by_uuid(str(self.uuid))
         except NvmlError as error:
             self._gone(error, at_s)
             return False
-        self._find_pause_s = LOST_RETRY_MIN_S
+        finally:
+            self._finding_ns = 0
+        self._build(device)
         if self.lost:
             self.lost = False
-            self.channel.send("gpu_back", str(self.uuid))
+            self.channel.send("gpu_back", str(self.uuid), str(self.index))
         return True
 
     def _build(self, device: Device) -> None:
@@ -229,8 +265,9 @@ class GpuWorker:
             self.driver_gone(error)
             return
         self._release()
+        least_s = self.plan.lost_retry_s
+        self._find_pause_s = min(max(self._find_pause_s * 2, least_s), 12 * least_s)
         self._find_at_s = at_s + self._find_pause_s
-        self._find_pause_s = min(self._find_pause_s * 2, LOST_RETRY_MAX_S)
         if not self.lost:
             self.lost = True
             reason = "lost" if error.code in DEVICE_GONE else code_name(error.code)
@@ -244,8 +281,22 @@ class GpuWorker:
                     part.close()
                 except NvmlError:
                     continue
-        self._fast = self._mig = self.device = None
+        device, self.device = self.device, None
+        self._fast = self._mig = None
+        if device is not None:
+            add_calls(self._past_calls, device.calls.durations)
 
-    def _report_bug(self, error: Exception) -> None:
-        text = "".join(traceback.format_exception(error))
-        self.channel.send("gpu_bug", str(self.uuid), str(self.index), text[-4000:])
+
+def add_calls(totals: dict[str, list[int]], durations: Mapping[str, list[int]]) -> None:
+    """Add durations by function; another thread may be writing them."""
+    for name, row in list(durations.items()):
+        total = totals.setdefault(name, [0] * len(row))
+        for i, count in enumerate(row):
+            total[i] += count
+
+
+def bug_text(error: Exception) -> str:
+    """The traceback, its end if it is long."""
+    import traceback  # a millisecond of every start, for what should never happen
+
+    return "".join(traceback.format_exception(error))[-4000:]

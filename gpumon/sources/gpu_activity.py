@@ -88,7 +88,7 @@ class GpuActivity:
         """``gpu``: index, for display. ``requests_open``: whether a request is open on this GPU; None: not known."""
         self._labels = (gpu, str(uuid))
         self._uuid = uuid
-        self._longest_gap_s = longest_gap_s
+        self.longest_gap_s = longest_gap_s
         self._requests_open = requests_open
         self._rows = 0
         self._new_rows = False
@@ -96,6 +96,8 @@ class GpuActivity:
         self._last: tuple[float, ...] = ()
         self._counters: dict[Column, CarryCounter] = {}
         self._totals: dict[Column, float] = {}
+        self._ahead: dict[Column, float] = {}
+        """By how much what was summed up before the hardware's counter first answered was more than that counter."""
         self._sums: dict[Column, float] = {}
         """Integrals over GPM intervals, by column."""
         self._seen_s: dict[str, float] = {}
@@ -114,7 +116,7 @@ class GpuActivity:
     def add(self, at_ns: int, values: Sequence[float]) -> None:
         """Take a row, NaN where there was no reading. Rows come in the order of their times."""
         gap_s = 0.0 if self._last_ns is None else (at_ns - self._last_ns) / 1e9
-        dt_s = gap_s if 0.0 < gap_s <= self._longest_gap_s else 0.0
+        dt_s = gap_s if 0.0 < gap_s <= self.longest_gap_s else 0.0
         self._rows += 1
         self._new_rows = True
         self._last_ns = at_ns
@@ -146,8 +148,10 @@ class GpuActivity:
         for reason, bit, column_ in _REASONS:
             if bit is not None and mask == mask:
                 yield Sample(catalogue.GPU_THROTTLE_ACTIVE, (*labels, reason), float(bool(int(mask) & bit)))
-            throttled_s = self._totals.get(column_) if column_ is not None and column_ in fresh else None
-            if throttled_s is None and Column.REASONS in fresh:
+            throttled_s: float | None = None
+            if column_ in self._totals:
+                throttled_s = self._totals[column_] if column_ in fresh else None
+            elif Column.REASONS in fresh:
                 throttled_s = self._seen_s.get(reason)
             if throttled_s is not None:
                 yield Sample(catalogue.GPU_THROTTLED_SECONDS, (*labels, reason), throttled_s)
@@ -161,9 +165,11 @@ class GpuActivity:
         for metric, column in _INTEGRALS:
             if column in fresh:
                 yield Sample(metric, labels, self._sums[column])
-        if Column.SM_ACTIVE in fresh and Column.DRAM_ACTIVE in fresh:
+        if Column.SM_ACTIVE in fresh:
             yield Sample(catalogue.GPU_SM_ACTIVE_SAMPLES, labels, self._sm.distribution())
+        if Column.DRAM_ACTIVE in fresh:
             yield Sample(catalogue.GPU_DRAM_ACTIVE_SAMPLES, labels, self._dram.distribution())
+        if Column.SM_ACTIVE in fresh and Column.DRAM_ACTIVE in fresh:
             for state, total in self._bound_s.items():
                 yield Sample(catalogue.GPU_BOUND_SECONDS, (*labels, state), total)
         if Column.POWER_INSTANT in fresh:
@@ -176,8 +182,16 @@ class GpuActivity:
                 counter = self._counters.get(column)
                 if counter is None:
                     counter = self._counters[column] = CarryCounter()
-                self._totals[column] = counter.feed(value)
+                    self._ahead[column] = max(0.0, self._stand_in(column) - value)
+                self._totals[column] = counter.feed(value) + self._ahead[column]
                 self._fresh.add(column)
+
+    def _stand_in(self, column: Column) -> float:
+        """What was exported in the place of this counter while it did not answer."""
+        instead = _STAND_INS.get(column)
+        if isinstance(instead, Column):
+            return self._sums.get(instead, 0.0)
+        return self._seen_s.get(instead, 0.0) if instead is not None else 0.0
 
     def _throttle(self, values: Sequence[float], dt_s: float) -> None:
         mask = values[Column.REASONS]
@@ -192,7 +206,7 @@ class GpuActivity:
 
     def _activity(self, values: Sequence[float]) -> None:
         interval_s = values[Column.GPM_INTERVAL]
-        if not 0.0 < interval_s <= self._longest_gap_s:
+        if not 0.0 < interval_s <= self.longest_gap_s:
             return
         for column in _SUMMED:
             value = values[column]
@@ -220,4 +234,7 @@ _COUNTED = (
     *(column for _, _, column in _REASONS if column is not None),
     *(counter for _, _, counter, _ in _BYTES),
 )
+_STAND_INS: dict[Column, str | Column] = {column: reason for reason, _, column in _REASONS if column is not None} | {
+    counter: rate for _, _, counter, rate in _BYTES
+}
 _SUMMED = (*(column for _, column in _INTEGRALS), *(rate for _, _, _, rate in _BYTES))

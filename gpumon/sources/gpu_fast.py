@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from gpumon.host.nvml import CLOCKS, POWER_USAGE, REASONS, Device, Field, FieldBatch, GpmReader, Nvml
+from gpumon.host.nvml import CLOCKS, POWER_USAGE, REASONS, Code, Device, Field, FieldBatch, GpmReader, Nvml, NvmlError
 from gpumon.model import Reason, Rejection
 from gpumon.sources.capabilities import Capabilities
 
@@ -147,6 +147,8 @@ _GPM_PATIENCE = 10
 class GpuFast:
     """Reads the rows of one GPU of one generation; used by that GPU's thread alone."""
 
+    name = "gpu_fast"
+
     def __init__(self, nvml: Nvml, device: Device, capabilities: Capabilities) -> None:
         self._nvml = nvml
         self._device = device
@@ -156,7 +158,10 @@ class GpuFast:
         self._gpm: GpmReader | None = None
         self._gpm_plan: tuple[_GpmPlan, ...] = _GPM
         self._gpm_failures = 0
-        self._unprobed = True
+        self._reconsider_gpm = False
+        self._gpm_codes: tuple[int, ...] = ()
+        self._codes: list[int] = []
+        """Of the fields, as noted last: they seldom change."""
         self._rejections: list[Rejection] = []
 
     def row(self, at_s: float) -> list[float | None]:
@@ -192,12 +197,17 @@ class GpuFast:
     def reconsider(self) -> None:
         """Build the batches anew at the next row: what was denied may have been granted. For once a minute."""
         self._batch = None
+        self._reconsider_gpm = True
 
     def close(self) -> None:
         """Free the GPM buffers; before the generation ends."""
-        if self._gpm is not None:
-            self._gpm.close()
-            self._gpm = None
+        reader, self._gpm = self._gpm, None
+        if reader is not None:
+            try:
+                reader.close()
+            except NvmlError:
+                # Buffers that NVML will not take back: nothing is left to try, and they end with the generation.
+                return
 
     def _memory(self, row: list[float | None], total: int, used: int, free: int, reserved: int | None) -> None:
         if used > total or free > total or not 0 < total < 1 << 50:
@@ -213,43 +223,44 @@ class GpuFast:
         if self._batch is None:
             # Only what this GPU may answer: each other field would cost a driver call at every tick.
             self._field_plan = tuple(plan for plan in _FIELDS if capabilities.wanted(at_s, plan.name))
-            if not self._field_plan:
-                return
-            fields = [plan.field for plan in self._field_plan]
-            self._batch = capabilities.ask(at_s, "fields", self._nvml.fields, self._device, fields)
-            if self._batch is None:
-                return
-            self._unprobed = True
-        values = capabilities.ask(at_s, "fields", self._batch.read)
-        if values is None:
+            self._codes = []
+        if not self._field_plan:
             return
-        codes = None
+        values = capabilities.ask(at_s, "fields", self._read_batch)
+        if values is None or self._batch is None:
+            return
+        codes = self._batch.codes()
+        if codes != self._codes:
+            self._codes = codes
+            for plan, code in zip(self._field_plan, codes, strict=True):
+                capabilities.note(at_s, plan.name, code)
+        failed = False
         for i, (value, plan) in enumerate(zip(values, self._field_plan, strict=True)):
             if value is None:
-                codes = codes or self._batch.codes()
-                capabilities.note(at_s, plan.name, codes[i])
+                failed = True
+                if capabilities.note(at_s, plan.name, codes[i]):
+                    self._refuse(plan.name)  # SUCCESS with a value that is not finite, or of no known type
                 continue
             value *= plan.factor
             row[plan.column] = value if 0.0 <= value <= plan.most else self._refuse(plan.name)
-        if self._unprobed:
-            self._unprobed = False
-            for plan, code in zip(self._field_plan, self._batch.codes(), strict=True):
-                capabilities.note(at_s, plan.name, code)
-        if codes is not None and not all(capabilities.wanted(at_s, plan.name) for plan in self._field_plan):
+        if failed and not all(capabilities.wanted(at_s, plan.name) for plan in self._field_plan):
             self._batch = None
+
+    def _read_batch(self) -> list[int | float | None]:
+        if self._batch is None:
+            self._batch = self._nvml.fields(self._device, [plan.field for plan in self._field_plan])
+        return self._batch.read()
 
     def _read_gpm(self, at_s: float, row: list[float | None]) -> None:
         capabilities = self._capabilities
-        if self._gpm is None:
-            if not capabilities.ask(at_s, "gpm", self._nvml.gpm_supported, self._device):
-                return
-            self._gpm_plan = tuple(plan for plan in _GPM if capabilities.wanted(at_s, plan.name))
-            metrics = [plan.metric for plan in self._gpm_plan]
-            self._gpm = capabilities.ask(at_s, "gpm", self._nvml.gpm, self._device, metrics)
-            if self._gpm is None:
-                return
-        failures = self._gpm_failures
-        self._gpm_failures = failures + 1
+        if self._reconsider_gpm and self._gpm is not None:
+            self._reconsider_gpm = False
+            if self._gpm_plan != self._wanted_gpm(at_s):
+                self.close()
+        if self._gpm is None and not self._open_gpm(at_s):
+            return
+        assert self._gpm is not None
+        self._gpm_failures += 1
         reading = capabilities.ask(at_s, "gpm", self._gpm.read)
         if reading is None:
             # The first sample has none before it. Later, the older sample may have become useless (GPU reset).
@@ -259,20 +270,41 @@ class GpuFast:
             return
         self._gpm_failures = 0
         row[Column.GPM_INTERVAL] = reading.interval_s
-        stale = False
+        failed = any(reading.codes)
+        if failed or reading.codes != self._gpm_codes:
+            self._gpm_codes = reading.codes
+            for plan, code in zip(self._gpm_plan, reading.codes, strict=True):
+                capabilities.note(at_s, plan.name, code)
         for value, code, plan in zip(reading.values, reading.codes, self._gpm_plan, strict=True):
             if value is None:
-                if capabilities.note(at_s, plan.name, code):
+                if code == Code.SUCCESS:
                     self._refuse(plan.name)  # SUCCESS with a value that is not finite
-                stale = stale or not capabilities.wanted(at_s, plan.name)
                 continue
             value *= plan.factor
             if not 0.0 <= value <= plan.most:
                 self._refuse(plan.name)
             else:
                 row[plan.column] = min(value, 1.0) if plan.most == _ACTIVITY else value
-        if stale:
+        if failed and not all(capabilities.wanted(at_s, plan.name) for plan in self._gpm_plan):
             self.close()  # ask without what it does not have
+
+    def _open_gpm(self, at_s: float) -> bool:
+        capabilities = self._capabilities
+        supported = capabilities.ask(at_s, "gpm", self._nvml.gpm_supported, self._device)
+        if not supported:
+            if supported is False:
+                capabilities.note(at_s, "gpm", Code.NOT_SUPPORTED)
+            return False
+        self._gpm_plan = self._wanted_gpm(at_s)
+        if not self._gpm_plan:
+            return False
+        metrics = [plan.metric for plan in self._gpm_plan]
+        self._gpm = capabilities.ask(at_s, "gpm", self._nvml.gpm, self._device, metrics)
+        self._gpm_failures = 0
+        return self._gpm is not None
+
+    def _wanted_gpm(self, at_s: float) -> tuple[_GpmPlan, ...]:
+        return tuple(plan for plan in _GPM if self._capabilities.wanted(at_s, plan.name))
 
     def _percent(self, name: str, percent: int) -> float | None:
         return percent * _PERCENT if 0 <= percent <= 100 else self._refuse(name)

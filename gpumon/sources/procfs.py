@@ -112,6 +112,14 @@ def parse_stat(data: bytes) -> Stat:
     )
 
 
+def parse_family(data: bytes) -> tuple[int, int]:
+    """/proc/<pid>/stat: parent and process group, by their numbers in the namespace of this /proc; 0 outside of it."""
+    fields = data.rpartition(b")")[2].split()
+    if len(fields) < 3:
+        raise malformed("stat", data)
+    return parse_uint(fields[1], "stat ppid"), parse_uint(fields[2], "stat pgrp")
+
+
 def parse_statm(data: bytes) -> int:
     """/proc/<pid>/statm: resident pages. There are no fault counters in this file."""
     fields = data.split()

@@ -56,8 +56,6 @@ class Dispatcher:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            if self._make_api is None or scope["type"] != "lifespan":
-                return
             return
         path, method = scope["path"], scope["method"]
         if path == "/metrics":
@@ -75,7 +73,12 @@ class Dispatcher:
         if method not in ("GET", "HEAD"):
             await _answer(send, 405, "GET or HEAD\n", allow="GET, HEAD")
             return
-        names = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16).get("names", [""])[-1]
+        try:
+            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16)
+        except ValueError:
+            await _answer(send, 400, "more than 16 parameters\n")
+            return
+        names = query.get("names", [""])[-1]
         cache = self._pages.get(names)
         if cache is None:
             known = ", ".join(name for name in self._pages if name)

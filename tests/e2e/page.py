@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
-from collections.abc import Mapping
 
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -67,8 +66,3 @@ def promtool_complaints(body: bytes) -> str:
     done = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, timeout=30, check=False)
     complaints = (done.stdout + done.stderr).decode()
     return complaints if complaints or done.returncode == 0 else f"exit status {done.returncode}"
-
-
-def matches(labels: Mapping[str, str], **wanted: str) -> bool:
-    """Whether the labels hold these."""
-    return wanted.items() <= labels.items()

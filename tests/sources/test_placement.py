@@ -45,7 +45,7 @@ def estimate(mappings: Sequence[tuple[int, int]], regions: Sequence[Region], res
 
 
 CASES: dict[str, tuple[list[tuple[int, int]], list[Region], int, float, float]] = {
-    # mappings, regions, resident bytes, true share of node 1, error allowed (three standard deviations at most)
+    # mappings, regions, resident bytes, true share of node 1, error allowed at 95 %
     "halves": ([(16 * GIB, 8 * GIB)], [(16 * GIB, 20 * GIB, on(0)), (20 * GIB, 24 * GIB, on(1))], 8 * GIB, 0.5, 0.01),
     "no order": ([(16 * GIB, 8 * GIB)], [(16 * GIB, 24 * GIB, mixed(0.3))], 8 * GIB, 0.3, 0.05),
     "arenas touched in part": (
@@ -67,7 +67,14 @@ CASES: dict[str, tuple[list[tuple[int, int]], list[Region], int, float, float]] 
         [(TIB + 500 * GIB, TIB + 502 * GIB, on(1)), (16 * GIB, 18 * GIB, on(0))],
         4 * GIB,
         0.5,
-        0.06,
+        0.04,
+    ),
+    "terabyte hardly touched at its beginning": (
+        [(TIB, TIB), (16 * GIB, 512 * MIB)],
+        [(TIB, TIB + 256 * MIB, on(1)), (16 * GIB, 17 * GIB, on(0))],
+        768 * MIB,
+        1 / 3,
+        0.02,
     ),
     "terabyte never touched": (
         [(TIB, TIB), (16 * GIB, 2 * GIB)],
@@ -82,11 +89,17 @@ CASES: dict[str, tuple[list[tuple[int, int]], list[Region], int, float, float]] 
 @pytest.mark.parametrize("name", CASES)
 def test_shares_are_within_the_stated_error(name: str) -> None:
     mappings, regions, resident, truth, allowed = CASES[name]
-    for seed in range(10):
-        found = estimate(mappings, regions, resident, seed)
-        assert found.shares.get(1, 0.0) == pytest.approx(truth, abs=allowed)
-        assert found.coverage == pytest.approx(1.0, abs=0.15)
-        assert sum(found.shares.values()) == pytest.approx(1.0)
+    estimates = [estimate(mappings, regions, resident, seed) for seed in range(30)]
+    assert all(sum(found.shares.values()) == pytest.approx(1.0) for found in estimates)
+    # 95 of 100, so 28 of 30: a block at the edge of what the questions can find may be caught by one of them only.
+    assert sum(abs(found.shares.get(1, 0.0) - truth) <= allowed for found in estimates) >= 28
+    assert sum(abs(found.coverage - 1.0) <= 0.15 for found in estimates) >= 28
+
+
+def test_questions_gather_where_pages_are() -> None:
+    mappings, regions, resident, _, _ = CASES["terabyte touched in its middle"]
+    found = [estimate(mappings, regions, resident, seed).found for seed in range(30)]
+    assert sum(found) / len(found) > 150  # 70 without halving the strata that are mixed
 
 
 def test_the_error_has_no_direction() -> None:

@@ -227,6 +227,14 @@ def test_threads_over_the_limit_are_told_once_and_not_read(files: FakeFiles) -> 
     assert misses(list(source.read(5.0))) == {}
 
 
+def test_a_thread_that_comes_under_the_limit_brings_nothing_from_before(files: FakeFiles) -> None:
+    with_threads(files, 41_001, 30)
+    source = ProcessSource(files, lambda: WORKERS[:1], slow_s=5.0, max_threads=20)
+    list(source.read(0.0))
+    files.vanish("proc/41001/task/41001")
+    assert value(list(source.read(5.0)), catalogue.PROCESS_RUNQUEUE_SECONDS, "41001") == 20
+
+
 def test_the_thread_budget_of_a_pass_puts_the_rest_off_to_the_next(files: FakeFiles) -> None:
     for worker in WORKERS:
         with_threads(files, worker.pid.number, 40)

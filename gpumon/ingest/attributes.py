@@ -1,0 +1,175 @@
+"""OTLP attributes to plain values: what is dropped by name, what is cut, what counts as a number.
+
+The rules hold for protobuf and JSON alike; the protobuf side reads the official and the reduced classes, which have
+the same fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+
+from gpumon.ingest.columns import MAX_COUNT, unpack_varints
+from gpumon.ingest.decode_limits import DecodeLimits
+from gpumon.ingest.records import DROPPED_ATTRIBUTES, Scalar, Value
+
+DROPPED_PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.", "llm.input_messages", "llm.output_messages")
+_PACKED_ABOVE = 16
+"""Int arrays of this many elements or more become numpy arrays."""
+
+Cuts = dict[str, int]
+"""``Decoded.truncated``: how many things were cut, by kind."""
+
+
+class ArrayReader(Protocol):
+    """Reads an int array out of a message; None where it cannot."""
+
+    def __call__(self, array: ArrayValue) -> NDArray[np.int64] | None: ...
+
+
+def cut(cuts: Cuts, what: str, number: int = 1) -> None:
+    cuts[what] = cuts.get(what, 0) + number
+
+
+def is_dropped(key: str) -> bool:
+    """Whether an attribute may hold a prompt, a completion or token ids."""
+    return key in DROPPED_ATTRIBUTES or key.startswith(DROPPED_PREFIXES)
+
+
+def shortened(text: str, most: int, cuts: Cuts) -> str:
+    if len(text) <= most:
+        return text
+    cut(cuts, "strings")
+    return text[:most]
+
+
+def count_of(value: object) -> int | None:
+    """Tokens per event or step: a whole number from 0 to ``MAX_COUNT``; None: as if absent."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT:
+        return value
+    return None
+
+
+def latency_of(value: object) -> float | None:
+    """Microseconds; NaN and infinities pass, what is no number does not."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def index_of(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def keep(found: dict[str, Value], key: str, value: Value | None, limits: DecodeLimits, most: int, cuts: Cuts) -> None:
+    """Add an attribute that is not dropped; the last of equal keys wins, and no value (None) changes nothing."""
+    if value is None:
+        return
+    if (len(found) >= most and key not in found) or len(key) > limits.max_name:
+        cut(cuts, "attributes")
+    else:
+        found[key] = value
+
+
+def array_of(elements: Sequence[Scalar | None], size: int, limits: DecodeLimits, cuts: Cuts) -> Value | None:
+    """Value of an array of ``size`` elements, of which the first ``limits.max_array`` are given; None if mixed.
+
+    Ints among doubles are doubles: some SDKs write 1.0 as an int.
+    """
+    kinds = set(map(type, elements))
+    if kinds == {int} and len(elements) >= _PACKED_ABOVE:
+        if size > len(elements):
+            cut(cuts, "arrays")
+        return np.array(elements, np.int64)
+    if kinds == {int, float}:
+        elements = [float(element) for element in elements if element is not None]
+    elif len(kinds) > 1 or type(None) in kinds:
+        return None
+    if size > limits.max_short_array:
+        cut(cuts, "arrays")
+    return tuple(
+        shortened(element, limits.max_text, cuts) if isinstance(element, str) else element
+        for element in elements[: limits.max_short_array]
+        if element is not None
+    )
+
+
+def read_attributes(
+    pairs: Sequence[KeyValue], limits: DecodeLimits, most: int, cuts: Cuts, ints: ArrayReader
+) -> dict[str, Value]:
+    """Attributes of a protobuf message, at most ``most`` of them."""
+    found: dict[str, Value] = {}
+    for pair in pairs[:]:  # a slice is a list: iterating the message's own container costs three times as much
+        key = pair.key
+        if not is_dropped(key):
+            keep(found, key, _read_value(pair.value, limits, cuts, ints), limits, most, cuts)
+    return found
+
+
+def read_scalar(value: AnyValue) -> Scalar | None:
+    """The value where it is a string, bool, int or double."""
+    kind = value.WhichOneof("value")
+    if kind == "string_value":
+        return value.string_value
+    if kind == "int_value":
+        return value.int_value
+    if kind == "double_value":
+        return value.double_value
+    if kind == "bool_value":
+        return value.bool_value
+    return None
+
+
+def read_packed_ints(array: ArrayValue) -> NDArray[np.int64] | None:
+    """Int array at numpy's speed, exactly; None where an element is anything else than a varint of up to 8 bytes.
+
+    Serialised elements are 0A (length) 18 (varint). They are found by those two tags and then have to link up: the
+    first starts at 0, each ends where the next starts, the last ends with the bytes. That leaves no other reading.
+    """
+    size = len(array.values)
+    if size < _PACKED_ABOVE:
+        return None
+    raw = array.SerializeToString() + bytes(8)
+    end = len(raw) - 8
+    data = np.frombuffer(raw, np.uint8)
+    starts = np.flatnonzero((data[: end - 2] == 0x0A) & (data[2:end] == 0x18))
+    if len(starts) != size or starts[0] != 0:
+        return None
+    widths = data[starts + 1].astype(np.int64) - 1
+    ends = starts + 3 + widths
+    if ends[-1] != end or (ends[:-1] != starts[1:]).any() or widths.min() < 1 or widths.max() > 8:
+        return None
+    overlapping: NDArray[np.uint64] = np.ndarray((end + 1,), np.dtype("<u8"), raw, 0, (1,))
+    words = overlapping[starts + 3]
+    if ((words & _CONTINUATION_MASK[widths]) != _CONTINUATION[widths]).any():
+        return None
+    return unpack_varints(words & _BYTES[widths], int(widths.max())).astype(np.int64)
+
+
+def read_no_ints(array: ArrayValue) -> None:
+    """Stands in for ``read_packed_ints`` where every array is to be read element by element."""
+
+
+_BYTES = np.array([(1 << (8 * width)) - 1 for width in range(9)], np.uint64)
+_CONTINUATION_MASK = _BYTES & np.uint64(0x8080808080808080)
+_CONTINUATION = np.concatenate([np.zeros(1, np.uint64), _CONTINUATION_MASK[:-1]])
+"""By width: the continuation bits of a varint, and what they have to be: set in all but the last byte."""
+
+
+def _read_value(value: AnyValue, limits: DecodeLimits, cuts: Cuts, ints: ArrayReader) -> Value | None:
+    kind = value.WhichOneof("value")
+    if kind == "string_value":
+        return shortened(value.string_value, limits.max_text, cuts)
+    if kind != "array_value":
+        return read_scalar(value)
+    array = value.array_value
+    size = len(array.values)
+    if size <= limits.max_array:
+        packed = ints(array)
+        if packed is not None:
+            return packed
+    return array_of([read_scalar(element) for element in array.values[: limits.max_array]], size, limits, cuts)

@@ -1,0 +1,33 @@
+"""Which spans were seen already: senders repeat a whole batch when an answer was lost, so copies are normal.
+
+A bounded memory of hashes of (resource, trace id, span id), the oldest forgotten first. Two different spans taken for
+one: less than once in 10^9 at the default size.
+"""
+
+from __future__ import annotations
+
+
+class Seen:
+    """Remembers the last ``size`` spans, at about 100 bytes each."""
+
+    def __init__(self, size: int = 131_072) -> None:
+        self._size = size
+        self._hashes: dict[int, None] = {}
+
+    def add(self, resource_key: int, trace_id: bytes, span_id: bytes) -> bool:
+        """Remember a span; False if it was known."""
+        key = hash((resource_key, trace_id, span_id))
+        hashes = self._hashes
+        if key in hashes:
+            return False
+        if len(hashes) >= self._size:
+            del hashes[next(iter(hashes))]
+        hashes[key] = None
+        return True
+
+    def knows(self, resource_key: int, trace_id: bytes, span_id: bytes) -> bool:
+        """Whether the span was seen and is still remembered."""
+        return hash((resource_key, trace_id, span_id)) in self._hashes
+
+    def __len__(self) -> int:
+        return len(self._hashes)

@@ -1,0 +1,116 @@
+"""A real Prometheus (Debian's package), with a database of its own that ends with the test."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from tests.e2e.waiting import eventually
+
+_ADDRESS = re.compile(r'msg="Listening on" address=127\.0\.0\.1:(\d+)')
+
+
+class Job(NamedTuple):
+    """A scrape job of one target."""
+
+    name: str
+    port: int
+    interval_s: int
+    names: str = ""
+    """Value of the page's parameter ``names``."""
+
+
+class Prometheus:
+    """Scrapes the jobs from now on and answers PromQL. Ends with ``with``."""
+
+    def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
+        binary = shutil.which("prometheus")
+        assert binary is not None, "prometheus is missing: install Debian's package prometheus, or any 2.40 or newer"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log_path = folder / "prometheus.log"
+        config = folder / "prometheus.yml"
+        config.write_text(json.dumps({"scrape_configs": [_scrape_config(job) for job in jobs]}))  # JSON is YAML
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    binary,
+                    f"--config.file={config}",
+                    f"--storage.tsdb.path={folder / 'tsdb'}",
+                    "--web.listen-address=127.0.0.1:0",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+            )
+        self._port = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._port = eventually(self._find_port, "Prometheus names its port")
+            eventually(lambda: "Server is ready" in self._log, "Prometheus is ready")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def query(self, promql: str) -> list[tuple[dict[str, str], float]]:
+        """The instant vector now: labels (without the name) and values."""
+        query = urllib.parse.urlencode({"query": promql})
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/query?{query}", timeout=30) as answer:
+            body: dict[str, Any] = json.load(answer)
+        assert body["status"] == "success", body
+        assert not body.get("warnings"), body["warnings"]
+        return [
+            ({name: value for name, value in row["metric"].items() if name != "__name__"}, float(row["value"][1]))
+            for row in body["data"]["result"]
+        ]
+
+    def by(self, label: str, promql: str) -> dict[str, float]:
+        """The vector by one label, which must tell its series apart."""
+        rows = self.query(promql)
+        values = {labels.get(label, ""): value for labels, value in rows}
+        assert len(values) == len(rows), (promql, rows)
+        return values
+
+    def number(self, promql: str) -> float:
+        """The only value of the vector."""
+        rows = self.query(promql)
+        assert len(rows) == 1, (promql, rows)
+        return rows[0][1]
+
+    @property
+    def _log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
+    def _find_port(self) -> int:
+        assert self._process.poll() is None, f"prometheus ended with {self._process.returncode}:\n{self._log}"
+        found = _ADDRESS.search(self._log)
+        return int(found.group(1)) if found else 0
+
+
+def _scrape_config(job: Job) -> dict[str, object]:
+    interval = f"{job.interval_s}s"
+    return {
+        "job_name": job.name,
+        "scrape_interval": interval,
+        "scrape_timeout": interval,
+        "params": {"names": [job.names]} if job.names else {},
+        "static_configs": [{"targets": [f"127.0.0.1:{job.port}"]}],
+    }
