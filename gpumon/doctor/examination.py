@@ -45,7 +45,8 @@ def main(config: Config, json_output: bool) -> int:
 def examine(config: Config, files: Files, environ: Mapping[str, str]) -> Report:
     """Look at the machine."""
     facts = run_probe(probe_request(config), environ) if config.nvml.enabled else None
-    return conclude(config, files, gather(config, files, environ), facts)
+    hangs = facts is None or bool(facts.stuck or facts.died)
+    return conclude(config, files, gather(config, files, environ, open_driver=not hangs), facts)
 
 
 def probe_request(config: Config) -> ProbeRequest:

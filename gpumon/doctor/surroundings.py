@@ -68,14 +68,17 @@ class Surroundings:
     """What holds the address answers as gpumon does."""
 
 
-def gather(config: Config, files: Files, environ: Mapping[str, str], dev: str = "/dev") -> Surroundings:
-    """Look around. ``dev``: where device nodes are."""
+def gather(
+    config: Config, files: Files, environ: Mapping[str, str], *, open_driver: bool = True, dev: str = "/dev"
+) -> Surroundings:
+    """Look around. ``open_driver``: whether the driver's control node may be opened, which hangs where the driver
+    does. ``dev``: where device nodes are."""
     listen = _listen_error(config.http.address)
     return Surroundings(
         uid=os.geteuid(),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         environ=dict(environ),
-        device_nodes=tuple(_device_nodes(dev)),
+        device_nodes=tuple(_device_nodes(dev, open_driver)),
         driver_root=os.path.isdir(f"{DRIVER_ROOT}/usr"),
         marked_container=any(map(os.path.exists, _CONTAINER_MARKS)),
         bindings=_version("nvidia-ml-py"),
@@ -87,7 +90,7 @@ def gather(config: Config, files: Files, environ: Mapping[str, str], dev: str = 
     )
 
 
-def _device_nodes(dev: str) -> list[DeviceNode]:
+def _device_nodes(dev: str, open_driver: bool) -> list[DeviceNode]:
     try:
         names = sorted(os.listdir(dev))
     except OSError:
@@ -102,7 +105,7 @@ def _device_nodes(dev: str) -> list[DeviceNode]:
                 continue
         except OSError:
             continue  # gone between listing and looking
-        usable = os.access(path, os.R_OK | os.W_OK) and (name != "nvidiactl" or _opens(path))
+        usable = os.access(path, os.R_OK | os.W_OK) and (name != "nvidiactl" or not open_driver or _opens(path))
         nodes.append(DeviceNode(name, usable))
     return nodes
 

@@ -121,7 +121,7 @@ class Forwarder:
         self._inbox: deque[tuple[Signal, bytes, bool, float]] = deque()
         self._inbox_event = threading.Event()
         self._stored = threading.Condition()
-        self._offered_number = self._stored_number = 0
+        self._offered_number = self._taken_number = self._stored_number = 0
         self._tickets = Tickets()
         self._batch: _Batch | None = None
         self._not_before_s = 0.0
@@ -263,9 +263,10 @@ class Forwarder:
         if signal is Signal.TRACES and self._tail is not None:
             self._hold(self._tail, taken, now_s)
             return
-        bodies = [(parcel.data, parcel.items) for parcel in taken.parcels]
-        if signal is Signal.TRACES and (self._annotate is not None or self._keep is not None):
-            bodies = [self._edited(data) for data, _ in bodies]
+        if signal is Signal.TRACES:
+            bodies = [self._edited(parcel.data) for parcel in taken.parcels]
+        else:
+            bodies = [(parcel.data, parcel.items) for parcel in taken.parcels]
         self._pass_on(signal, bodies, now_s)
         if on_disk:
             self._arrived.commit(taken)

@@ -82,10 +82,10 @@ class HttpSender:
         connection.request("POST", f"{self._prefix}/v1/{signal}", content, self._headers)
         response = connection.getresponse()
         body = response.read(MAX_ANSWER_BYTES)
+        if response.length and len(body) < MAX_ANSWER_BYTES:
+            raise http.client.IncompleteRead(b"")
         if not response.isclosed() or response.will_close:
-            self.close()  # there is more of it, or was to be
-            if response.length and len(body) < MAX_ANSWER_BYTES:
-                raise http.client.IncompleteRead(b"")
+            self.close()
         return self._outcome(response, body)
 
     def _outcome(self, response: http.client.HTTPResponse, body: bytes) -> Outcome:

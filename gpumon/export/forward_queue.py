@@ -95,19 +95,19 @@ class Backlog:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _memory: deque[Parcel] = field(default_factory=deque)
     _spool_retry_s: float = 0.0
-    _opened: bool = False
 
     def open(self, now_s: float) -> None:
-        """Make what a former life left on disk available; again: nothing."""
-        if self.spool is None or self._opened:
+        """Make what a former life left on disk available; a disk that failed is tried again after a while."""
+        if self.spool is None or self.spool.is_open or now_s < self._spool_retry_s:
             return
-        self._opened = True
         try:
             with self._lock:
                 self.spool.open()
         except SpoolError as error:
             self._failed(error, now_s)
-        self.ready.set()
+        else:
+            self._worked()
+            self.ready.set()
 
     def put(self, parcel: Parcel, now_s: float) -> None:
         """Add it; to memory when there is no spool, or none that works."""
@@ -119,9 +119,7 @@ class Backlog:
             except SpoolError as error:
                 self._failed(error, now_s)
             else:
-                if not self.spool_ok:
-                    log.info("forward spool=%s state=ok", self.spool.folder)
-                self.spool_ok = True
+                self._worked()
                 self.ready.set()
                 return
         if not self.budget.charge(parcel.cost):
@@ -193,6 +191,11 @@ class Backlog:
         if self.spool is not None:
             with self._lock:
                 self.spool.close()
+
+    def _worked(self) -> None:
+        if not self.spool_ok and self.spool is not None:
+            self.spool_ok = True
+            log.info("forward spool=%s state=ok", self.spool.folder)
 
     def _failed(self, error: SpoolError, now_s: float) -> None:
         self._spool_retry_s = now_s + RETRY_S

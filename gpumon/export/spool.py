@@ -80,8 +80,14 @@ class Spool:
         self._write_fd: int | None = None
         self._next_number = 1
         self._unsynced_since_s: float | None = None
-        self._written = False
+        self.unsynced = False
+        """Whether something is only in the page cache that ``sync`` is to bring to the medium."""
         self.damage = Damage()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the folder is ours."""
+        return self._lock_fd is not None
 
     @property
     def size(self) -> int:
@@ -101,7 +107,7 @@ class Spool:
         Raises:
             SpoolError: it cannot be used; another call may.
         """
-        if self._lock_fd is not None:
+        if self.is_open:
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -158,7 +164,7 @@ class Spool:
             raise SpoolError(f"write: {_text(error)}") from error
         segment.size += size
         segment.left[signal] += items
-        self._written = True
+        self.unsynced = True
         if segment.size >= self._segment_bytes:
             self._end_segment()
 
@@ -169,12 +175,12 @@ class Spool:
             SpoolError: the medium did not take it.
         """
         fd = self._write_fd
-        if self._fsync_s is None or fd is None or not self._written:
+        if self._fsync_s is None or fd is None or not self.unsynced:
             return
         if self._unsynced_since_s is None:
             self._unsynced_since_s = now_s
         if now_s - self._unsynced_since_s >= self._fsync_s:
-            self._written, self._unsynced_since_s = False, None
+            self.unsynced, self._unsynced_since_s = False, None
             try:
                 os.fdatasync(fd)
             except OSError as error:
@@ -267,12 +273,12 @@ class Spool:
     def _end_segment(self) -> None:
         if self._write_fd is not None:
             fd, self._write_fd = self._write_fd, None
-            if self._fsync_s is not None and self._written:
+            if self._fsync_s is not None and self.unsynced:
                 try:
                     os.fdatasync(fd)
                 except OSError:
                     pass  # the records are in the page cache, which is all that can be said
-            self._written, self._unsynced_since_s = False, None
+            self.unsynced, self._unsynced_since_s = False, None
             os.close(fd)
 
     def _remove_delivered(self) -> None:

@@ -7,6 +7,7 @@ the same fields.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -35,6 +36,7 @@ def cut(cuts: Cuts, what: str, number: int = 1) -> None:
     cuts[what] = cuts.get(what, 0) + number
 
 
+@lru_cache(maxsize=1024)  # the same few keys over and over
 def is_dropped(key: str) -> bool:
     """Whether an attribute may hold a prompt, a completion or token ids."""
     return key in DROPPED_ATTRIBUTES or key.startswith(DROPPED_PREFIXES)

@@ -130,7 +130,7 @@ def read_layout(event: bytes) -> _Layout | None:
             place += 9
         elif tag == 0x12 and not named and place + 2 <= end:  # name
             after = place + 2 + event[place + 1]
-            if event[place + 2 : after] not in _TOKEN_NAMES:
+            if after > end or event[place + 2 : after] not in _TOKEN_NAMES:
                 return None
             named = True
             place = after

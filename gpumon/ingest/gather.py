@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -21,16 +20,18 @@ _PASS = 16_384
 """Events per numpy pass: enough to forget its fixed cost, and still little enough for the CPU's cache."""
 
 
-@dataclass(slots=True, eq=False)
 class _Segment:
     """The events of one span: rows ``first`` to ``last`` of all that was added."""
 
-    reader: SpanReader
-    record: SpanRecord
-    first: int
-    last: int
-    others: list[EventRecord] = field(default_factory=list)
-    """Those that are no token events."""
+    __slots__ = ("first", "last", "others", "reader", "record")
+
+    def __init__(self, reader: SpanReader, record: SpanRecord, first: int, last: int) -> None:
+        self.reader = reader
+        self.record = record
+        self.first = first
+        self.last = last
+        self.others: list[EventRecord] | None = None
+        """Those that are no token events, if any."""
 
 
 class _Uniform(NamedTuple):
@@ -72,6 +73,12 @@ class EventGather:
                     self._check(reader)
             return
         self._segments.append(_Segment(reader, record, self._size, self._size + size))
+        if size <= _PASS:  # one slice, without the loop
+            self._blobs += events[:]
+            self._size += size
+            if len(self._blobs) >= _PASS:
+                self._decode()
+            return
         for first in range(0, size, _PASS):
             part = events[first : first + _PASS]
             self._blobs += part
@@ -97,7 +104,8 @@ class EventGather:
             latency=bool(table.has_latency.all()),
         )
         for segment in self._segments:
-            segment.record.events = segment.others
+            if segment.others is not None:
+                segment.record.events = segment.others
             segment.record.tokens = self._token_columns(segment, table, uniform)
 
     def _token_columns(self, segment: _Segment, table: Table, uniform: _Uniform) -> TokenColumns | None:
@@ -164,7 +172,10 @@ class EventGather:
             if event.name in TOKEN_EVENT_NAMES:
                 rows.append(row)
                 tokens.append(token_of(event))
-            elif len(segment.others) < self._limits.max_events:
+                continue
+            if segment.others is None:
+                segment.others = []
+            if len(segment.others) < self._limits.max_events:
                 segment.others.append(segment.reader.read_event(event))
             else:
                 cut(segment.reader.decoded.truncated, "events")

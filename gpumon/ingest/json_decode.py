@@ -152,13 +152,13 @@ def _read_events(reader: SpanReader, record: SpanRecord, events: list[messages.E
     others: list[EventRecord] = []
     for event in events:
         name = event.name or ""
-        at_ns = possible_ns(read_ns(event.time_unix_nano) or 0)
         if name in TOKEN_EVENT_NAMES:
             if len(tokens) < limits.max_token_events:
-                tokens.append((at_ns, *_read_token(event)))
+                tokens.append(_read_token(event))
             else:
                 cut(cuts, "tokens")
         elif len(others) < limits.max_events:
+            at_ns = possible_ns(read_ns(event.time_unix_nano) or 0)
             attributes = read_attributes(event.attributes, limits, limits.max_event_attributes, cuts)
             others.append(EventRecord(shortened(name, limits.max_name, cuts), at_ns, attributes))
         else:
@@ -167,8 +167,8 @@ def _read_events(reader: SpanReader, record: SpanRecord, events: list[messages.E
     record.tokens = token_columns(tokens)
 
 
-def _read_token(event: messages.Event) -> tuple[int, float | None]:
-    """Tokens and latency (µs) of a token event."""
+def _read_token(event: messages.Event) -> tuple[int, int, float | None]:
+    """Time (ns), tokens and latency (µs) of a token event."""
     count: int | None = None
     latency: float | None = None
     for pair in event.attributes or ():
@@ -177,7 +177,7 @@ def _read_token(event: messages.Event) -> tuple[int, float | None]:
             count = count_of(read_scalar(pair.value))
         elif key == TOKEN_LATENCY_US:
             latency = latency_of(read_scalar(pair.value))
-    return 1 if count is None else count, latency
+    return possible_ns(read_ns(event.time_unix_nano) or 0), 1 if count is None else count, latency
 
 
 def _read_links(reader: SpanReader, span: messages.Span, limits: DecodeLimits) -> tuple[tuple[bytes, bytes], ...]:

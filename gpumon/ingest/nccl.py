@@ -27,7 +27,7 @@ COLLECTIVES = (
 """Known names of operations; label values of ``collective`` besides ``other``."""
 MAX_COMMS = 8
 MAX_RANKS = 256
-_MAX_LINE = 65_536
+MAX_LINE = 65_536
 _MAX_EXEC_S = 3600.0
 _TIMINGS = frozenset({"kernel_gpu", "kernel_cpu", "collective_cpu"})
 
@@ -61,7 +61,7 @@ class CollectiveRecord:
 
 def parse_line(line: bytes) -> CollectiveRecord:
     """An Inspector line. Raises LineError (``oversize``, ``malformed``, ``out_of_range``)."""
-    if len(line) > _MAX_LINE:
+    if len(line) > MAX_LINE:
         raise LineError("oversize")
     try:
         whole = json.loads(line)

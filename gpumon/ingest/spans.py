@@ -158,18 +158,19 @@ class SpanReader:
         ):
             return None
         limits, cuts = self._limits, self.decoded.truncated
+        attributes = span.attributes
         record = SpanRecord(
-            resource=resource,
-            scope=scope,
-            trace_id=trace_id,
-            span_id=span_id,
-            parent_id=parent_of(parent_id),
-            name=shortened(name, limits.max_name, cuts),
-            kind=known(span.kind, 5),
-            start_ns=start_ns,
-            end_ns=end_ns,
-            status=known(span.status.code, 2),
-            attributes=read_attributes(span.attributes, limits, limits.max_attributes, cuts, self._ints),
+            resource,
+            scope,
+            trace_id,
+            span_id,
+            parent_of(parent_id),
+            name if len(name) <= limits.max_name else shortened(name, limits.max_name, cuts),
+            known(span.kind, 5),
+            start_ns,
+            end_ns,
+            known(span.status.code, 2),
+            read_attributes(attributes, limits, limits.max_attributes, cuts, self._ints) if attributes else {},
             dropped_events=span.dropped_events_count,
             links=self._read_links(span),
         )

@@ -285,6 +285,6 @@ def _pid(value: object) -> int | None:
 
 
 def _gpus_told(value: object) -> tuple[GpuUuid, ...]:
-    told = [value] if isinstance(value, str) else list(value)[:_GPUS_MAX] if isinstance(value, (tuple, list)) else []
-    good = [GpuUuid(uuid) for uuid in told if isinstance(uuid, str) and _UUID.fullmatch(uuid)]
-    return tuple(dict.fromkeys(good))
+    told = value.split(",") if isinstance(value, str) else value if isinstance(value, (tuple, list)) else ()
+    words = [word.strip() for word in told[:_GPUS_MAX] if isinstance(word, str)]
+    return tuple(dict.fromkeys(GpuUuid(word) for word in words if _UUID.fullmatch(word)))

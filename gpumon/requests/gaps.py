@@ -14,7 +14,7 @@ prompt. Where the first step kept is not that of the first token, those missing 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from gpumon.model import RequestRecord
 from gpumon.requests.buckets import CONTEXT_UNKNOWN
 
+TOKENS_MAX = 1 << 31
+"""No request has as many tokens."""
 CHUNK = 65_536
 """Most steps of one pass: what bounds its memory, about 100 bytes a step."""
 
@@ -61,6 +63,11 @@ class Gaps(NamedTuple):
         )
 
 
+def possible(tokens: int | None) -> TypeGuard[int]:
+    """Whether a number of tokens is told and can be true."""
+    return tokens is not None and 0 <= tokens < TOKENS_MAX
+
+
 def tokens_made(record: RequestRecord) -> int | None:
     """Tokens of the completion: as told, else by its token times; None where the sizes of its steps are not known."""
     if record.completion_tokens is not None:
@@ -82,9 +89,9 @@ def inter_token_segment(owner: int, record: RequestRecord) -> Segment | None:
         return None
     counts = _counts(record)
     context = CONTEXT_UNKNOWN
-    if record.prompt_tokens is not None:
+    if possible(record.prompt_tokens):
         kept = len(times) if counts is None else int(counts.sum())
-        lost = max(0, (record.completion_tokens or 0) - kept)
+        lost = max(0, record.completion_tokens - kept) if possible(record.completion_tokens) else 0
         from_first = record.first_token_ns is not None and record.first_token_ns == times[0]
         context = record.prompt_tokens + (0 if from_first else lost)
     if counts is None:
@@ -103,17 +110,18 @@ def step_segment(owner: int, record: RequestRecord) -> Segment | None:
     return None if times is None or len(times) < 2 else Segment(owner, times, None, CONTEXT_UNKNOWN)
 
 
-def in_passes(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """The segments in lists of at most CHUNK steps or a little more, long ones cut."""
+def in_passes(segments: Iterable[Segment], chunk: int = CHUNK) -> Iterator[list[Segment]]:
+    """The segments in lists of at most ``chunk`` gaps, long ones cut."""
     chosen: list[Segment] = []
     steps = 0
     for whole in segments:
-        for segment in _cut(whole) if len(whole.token_ns) > CHUNK else (whole,):
-            if steps + len(segment.token_ns) > CHUNK + 1 and chosen:
+        for segment in _cut(whole, chunk):
+            length = len(segment.token_ns) - 1
+            if steps + length > chunk and chosen:
                 yield chosen
                 chosen, steps = [], 0
             chosen.append(segment)
-            steps += len(segment.token_ns)
+            steps += length
     if chosen:
         yield chosen
 
@@ -162,11 +170,14 @@ def _counts(record: RequestRecord) -> NDArray[np.int64] | None:
     return counts.astype(np.int64)
 
 
-def _cut(segment: Segment) -> Iterator[Segment]:
+def _cut(segment: Segment, chunk: int) -> Iterator[Segment]:
+    if len(segment.token_ns) - 1 <= chunk:
+        yield segment
+        return
     context = segment.context
-    for first in range(0, len(segment.token_ns) - 1, CHUNK):
-        part = slice(first, first + CHUNK + 1)  # the last step of a part is the first of the next
+    for first in range(0, len(segment.token_ns) - 1, chunk):
+        part = slice(first, first + chunk + 1)  # the last step of a part is the first of the next
         counts = None if segment.counts is None else segment.counts[part]
         yield Segment(segment.owner, segment.token_ns[part], counts, context)
         if context != CONTEXT_UNKNOWN:
-            context += CHUNK if segment.counts is None else int(segment.counts[first : first + CHUNK].sum())
+            context += chunk if segment.counts is None else int(segment.counts[first : first + chunk].sum())

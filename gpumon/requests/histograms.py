@@ -95,13 +95,16 @@ class Histograms:
         """
         parts = len(added.counts) // self._cells
         newest = np.full(added.counts.size, -1, dtype=np.intp)
-        newest[added.flat] = np.arange(len(added.flat))  # of equal positions the last one stays
+        observations = np.arange(len(added.flat))
+        traced = np.array([bool(trace_id) for trace_id, _ in traces])
+        if not traced.all():
+            observations = observations[traced[owners]]
+        newest[added.flat[observations]] = observations  # of equal positions the last one stays
         newest = newest.reshape(self._cells, parts, self._size).max(axis=1).reshape(-1)
         for position in np.flatnonzero(newest >= 0).tolist():
             at = int(newest[position])
             trace_id, at_s = traces[int(owners[at])]
-            if trace_id:
-                self._exemplars[position] = (trace_id, float(added.seconds[at]), at_s)
+            self._exemplars[position] = (trace_id, float(added.seconds[at]), at_s)
 
     def _add(self, counts: NDArray[np.int64], sums_ns: NDArray[np.float64]) -> None:
         self._counts += counts

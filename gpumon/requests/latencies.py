@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from gpumon import catalogue
 from gpumon.model import Metric, RequestRecord, Sample
-from gpumon.requests.buckets import concurrency_buckets, context_buckets
-from gpumon.requests.gaps import Gaps, Segment, gaps_of, in_passes, inter_token_segment, step_segment
+from gpumon.requests.buckets import CONTEXT_UNKNOWN, concurrency_buckets, context_buckets
+from gpumon.requests.gaps import Gaps, Segment, gaps_of, in_passes, inter_token_segment, possible, step_segment
 from gpumon.requests.histograms import Histograms, Observations
 from gpumon.requests.logbuckets import log_buckets
 from gpumon.requests.running import Running
 from gpumon.requests.windows import Ladder, Signal, Windows
 
-TOKENS_MAX = 1 << 31
-"""No request has as many tokens."""
+_MOMENT_MAX = 1 << 62
+_OPEN_MAX = 1 << 31
 _CONCURRENCIES = len(catalogue.CONCURRENCY_BUCKETS)
 _CONTEXTS = len(catalogue.CONTEXT_BUCKETS)
 _PHASES: dict[str, Metric] = {
@@ -123,7 +123,11 @@ class Latencies:
     def _count_durations(self, finished: Sequence[Finished], owners: _Owners) -> None:
         records = [record for record, _, _ in finished]
         chosen = np.array(
-            [i for i, r in enumerate(records) if r.outcome != "incomplete" and r.start_ns > 0 and r.end_ns > 0],
+            [
+                i
+                for i, r in enumerate(records)
+                if r.outcome != "incomplete" and _moment(r.start_ns) and _moment(r.end_ns)
+            ],
             dtype=np.intp,
         )
         seconds = np.array([(records[i].end_ns - records[i].start_ns) / 1e9 for i in chosen.tolist()])
@@ -141,7 +145,10 @@ class Latencies:
         made_s = np.minimum(owners.started_s[chosen] + observed.seconds, owners.at_s[chosen])
         places = self.windows.places(slots, made_s, log_buckets(observed.seconds), None)
         self.windows.insert(Signal.FIRST_TOKEN, Ladder.CONCURRENCY, concurrency, places)
-        prompts = np.array([_prompt(finished[i].record) for i in chosen.tolist()], dtype=np.int64)
+        prompts = np.array(
+            [p if possible(p := finished[i].record.prompt_tokens) else CONTEXT_UNKNOWN for i in chosen.tolist()],
+            dtype=np.int64,
+        )
         known = prompts >= 0
         contexts = context_buckets(prompts[known])
         self._first_by_context.insert(slots[known] * _CONTEXTS + contexts, observed.only(known))
@@ -216,14 +223,14 @@ class Latencies:
 
 def _columns(finished: Sequence[Finished], cap_s: float) -> _Owners:
     at_s = np.array([at_s for _, _, at_s in finished])
-    start_ns = np.array([record.start_ns for record, _, _ in finished], dtype=np.int64)
-    end_ns = np.array([record.end_ns for record, _, _ in finished], dtype=np.int64)
+    start_ns = np.array([_moment(record.start_ns) for record, _, _ in finished], dtype=np.int64)
+    end_ns = np.array([_moment(record.end_ns) for record, _, _ in finished], dtype=np.int64)
     lasted_s = np.clip((end_ns - start_ns) / 1e9, 0.0, cap_s)
     # A clock ahead of ours would put tokens into the future: a request ended, at the latest, when it came.
     started_s = np.minimum(np.array([record.arrived_s for record, _, _ in finished]), at_s - lasted_s)
     return _Owners(
         slots=np.array([slot for _, slot, _ in finished], dtype=np.intp),
-        concurrency=np.array([record.concurrency for record, _, _ in finished], dtype=np.int64),
+        concurrency=np.array([min(record.concurrency, _OPEN_MAX) for record, _, _ in finished], dtype=np.int64),
         at_s=at_s,
         start_ns=start_ns,
         started_s=started_s,
@@ -237,6 +244,6 @@ def _told(finished: Sequence[Finished], attribute: str) -> tuple[NDArray[np.intp
     return np.array(chosen, dtype=np.intp), np.array([values[i] for i in chosen], dtype=np.float64)
 
 
-def _prompt(record: RequestRecord) -> int:
-    told = record.prompt_tokens
-    return told if told is not None and 0 <= told < TOKENS_MAX else -1
+def _moment(unix_ns: int) -> int:
+    """A time that differences of fit 64 bits; 0 for any other."""
+    return unix_ns if 0 < unix_ns < _MOMENT_MAX else 0

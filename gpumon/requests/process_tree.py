@@ -20,23 +20,9 @@ from gpumon.sources.targets import ENDED
 MAX_DEPTH = 32
 _LAUNCHERS = frozenset(
     {
-        *(
-            "bash",
-            "sh",
-            "dash",
-            "zsh",
-            "fish",
-            "tmux: server",
-            "screen",
-            "sshd",
-            "login",
-            "sudo",
-            "su",
-            "nohup",
-            "make",
-        ),
-        *("systemd", "init", "tini", "dumb-init", "supervisord", "s6-svscan", "runsvdir", "containerd-shim", "conmon"),
-        *("slurmstepd", "slurmd", "srun", "pueued"),
+        *("bash", "sh", "dash", "zsh", "fish", "tmux: server", "screen", "sshd", "login", "sudo", "su"),
+        *("systemd", "init", "tini", "dumb-init", "supervisord", "s6-svscan", "runsvdir"),
+        *("containerd-shim", "conmon", "slurmstepd", "slurmd", "srun"),
     }
 )
 """Names of processes whose children have nothing to do with each other."""

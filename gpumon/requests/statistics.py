@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from gpumon import catalogue
 from gpumon.model import Item, Reason, Rejection, RequestRecord, Sample
-from gpumon.requests.gaps import tokens_made
-from gpumon.requests.latencies import TOKENS_MAX, Finished, Latencies
+from gpumon.requests.gaps import possible, tokens_made
+from gpumon.requests.latencies import Finished, Latencies
 from gpumon.requests.running import Running
 from gpumon.requests.series import Series, Tenants
 from gpumon.requests.windows import Ladder, Row, Signal, merged, quantiles_of
@@ -202,7 +202,7 @@ class RequestStatistics:
         for kind, count in told.items():
             if count is None:
                 continue
-            if 0 <= count < TOKENS_MAX:
+            if possible(count):
                 good[kind] = count
                 self._tokens[slot][kind] += count
             else:

@@ -148,7 +148,7 @@ class Windows:
         self._release(rows[rows >= 0])
 
     def rows(self, ladder: Ladder, since_s: float, at_s: float) -> list[Row]:
-        """Rows of minutes that end after ``since_s`` and are not an hour old: by signal, slot, bucket, time."""
+        """Rows of minutes that end after ``since_s``, of the newest 60 by ``at_s``: by signal, slot, bucket, time."""
         oldest = max(int(since_s // WIDTH_S), int(at_s // WIDTH_S) - MINUTES + 1)
         taken = np.flatnonzero((self._keys >= 0) & (self._minutes >= oldest))
         columns, cells = np.divmod(self._keys[taken], self._table.shape[1])

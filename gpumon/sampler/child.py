@@ -13,6 +13,7 @@ library. When no GPU answers any more, that is found out soon, by trying a new g
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import queue
@@ -85,7 +86,16 @@ class Supervisor:
         self._stop.set()
 
     def run(self) -> int:
-        """Until stopped or until only a new process can help; the exit status."""
+        """Until stopped, until the main process is gone, or until only a new process can help; the exit status."""
+        try:
+            return self._run()
+        except BrokenPipeError:
+            if self._join():
+                with contextlib.suppress(NvmlError):
+                    self._nvml.close()
+            return 1
+
+    def _run(self) -> int:
         pause_s = self._plan.retry_min_s
         refresh_s = self._plan.refresh_s
         while not self._stop.is_set():
@@ -237,8 +247,8 @@ class Supervisor:
         send_batch(self._channel, inventory.name, inventory.name, at_s, self._plan.inventory_s, took_s, items)
         return count
 
-    def _close(self) -> bool:
-        """End the generation; False when a thread would not leave the driver."""
+    def _join(self) -> bool:
+        """Wait for every thread; False when one would not leave the driver."""
         self._watching.set()
         for worker in self._workers:
             worker.stop()
@@ -246,8 +256,13 @@ class Supervisor:
         left = [worker for worker in self._workers if not worker.join(max(0.0, deadline - time.monotonic()))]
         if self._watcher is not None:
             self._watcher.join(max(0.1, deadline - time.monotonic()))
+        return not left and (self._watcher is None or not self._watcher.is_alive())
+
+    def _close(self) -> bool:
+        """End the generation; False when a thread would not leave the driver."""
+        joined = self._join()
         self._send_calls()
-        if left or (self._watcher is not None and self._watcher.is_alive()):
+        if not joined:
             return False
         self._shut_down()
         for worker in self._workers:
@@ -352,7 +367,4 @@ def serve(nvml: Nvml, files: Files, handover: Handover) -> int:
         os._exit(1)  # orphaned and stuck in the driver: nothing would ever end us
 
     threading.Thread(target=until_parent_is_gone, name="parent", daemon=True).start()
-    try:
-        return supervisor.run()
-    except BrokenPipeError:
-        return 1
+    return supervisor.run()

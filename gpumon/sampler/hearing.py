@@ -75,7 +75,7 @@ class Hearing:
         self._plan = plan
         self.spoke = False
         self._totals.new_process()
-        if self.state in ("released", "stuck"):
+        if self.state in ("released", "stuck", "running"):
             self.state = "starting"
 
     def end(self) -> None:
@@ -199,14 +199,14 @@ class Hearing:
     def _hear_gpu_silent(self, index: str, detail: str) -> None:
         log.warning("gpu=%s state=silent detail=%r", index, detail)
 
-    def _hear_bug(self, source: str, what: str, text: str) -> None:
+    def _hear_bug(self, source: str, owner: str, what: str, text: str) -> None:
         summary = text.rstrip().rsplit("\n", 1)[-1]
         if summary != self._told_bug:  # the same one may come ten times a second
             self._told_bug = summary
             log.error("source=%s what=%r state=bug detail='said once, counted always'\n%s", source, what, text)
         miss = Miss(what, Reason.BUG, summary)
         now_s = self._clock.now_s()
-        self._listener.passed(Batch(source, f"{source}/bug/{what}", now_s, 0.0, None, [], [miss], []))
+        self._listener.passed(Batch(source, owner, now_s, 0.0, None, [], [miss], []))
 
     def _hear_log(self, text: str) -> None:
         log.warning("%s", text)

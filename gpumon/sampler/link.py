@@ -36,6 +36,8 @@ KILL_S = 1.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.5, 60.0
 STABLE_S = 60.0
 """A sampler that lived this long is replaced at once the next time."""
+LATE_S = 1.0
+"""The heart beats five times a second, and a busy machine may make it wait."""
 FIRST_ROWS_S = 0.05
 """The GPUs have given their first rows this long after NVML was opened: no reason to wait for the next round."""
 PATIENCE_MOST = 8
@@ -265,14 +267,15 @@ class SamplerLink:
         assert self._process is not None
         silent_s = at_s - max(self._ring.heartbeat_ns / 1e9, self._started_at_s)
         detail = f"no sign of life for {silent_s:.1f} s"
+        stuck_after_s = self._process_plan.stuck_after_s + LATE_S
         if silent_s > self._restart_after_s * self._patience:
             self._patience = min(2 * self._patience, PATIENCE_MOST)
             self._kill(self._process)
             self._replace("stuck", at_s, detail)
-        elif silent_s > self._plan.stuck_after_s and self.state == "running":
+        elif silent_s > stuck_after_s and self.state == "running":
             log.warning("sampler=silent detail=%r", detail)
             self._hearing.tell_state("stuck", Reason.TIMEOUT, detail)
-        elif silent_s <= self._plan.stuck_after_s and self.state == "stuck":
+        elif silent_s <= stuck_after_s and self.state == "stuck":
             log.info("sampler=back")
             self._hearing.tell_state("running", Reason.TIMEOUT, "")
 

@@ -16,7 +16,7 @@ from gpumon.sources.gpu_state import CarryCounter
 KEPT = 8192
 """Totals remembered, those not seen for longest forgotten first: MIG instances come and go for ever."""
 
-SUMMED_IN_SAMPLER = frozenset(
+SUMMED_IN_SAMPLER: frozenset[Metric] = frozenset(
     {
         catalogue.GPU_BUSY_SECONDS,
         catalogue.GPU_UTILIZATION_SAMPLES,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -42,6 +44,22 @@ def test_only_character_devices_of_the_driver_count(tmp_path: Path) -> None:
     nodes = gather(LOOPBACK, HostFiles(), {}, dev=str(tmp_path)).device_nodes
     assert [(node.name, node.usable) for node in nodes] == [("nvidiactl", True)]
     assert gather(LOOPBACK, HostFiles(), {}, dev="/nowhere").device_nodes == ()
+
+
+def test_the_drivers_node_is_opened_only_if_that_is_allowed(tmp_path: Path) -> None:
+    # /dev/tty without a terminal: its mode lets it be opened, opening it fails.
+    (tmp_path / "nvidiactl").symlink_to("/dev/tty")
+    code = (
+        "import os; os.setsid()\n"
+        "from gpumon.config import Config, HttpConfig\n"
+        "from gpumon.doctor.surroundings import gather\n"
+        "from gpumon.host.host_files import HostFiles\n"
+        "config = Config(http=HttpConfig(listen='127.0.0.1:0'))\n"
+        f"look = lambda allowed: gather(config, HostFiles(), {{}}, open_driver=allowed, dev={str(tmp_path)!r})\n"
+        "print([look(allowed).device_nodes[0].usable for allowed in (True, False)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[False, True]\n"
 
 
 def test_a_kernel_log_that_is_not_there_and_one_that_is_not_wanted() -> None:

@@ -103,7 +103,7 @@ def _value(value: object) -> Plain:
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, dict):
-        return [(key, _value(item)) for key, item in value.items()]
+        return sorted((key, _value(item)) for key, item in value.items())
     if isinstance(value, tuple):
         return tuple(map(_value, value))
     return type(value).__name__, repr(value)

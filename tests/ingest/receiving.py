@@ -9,6 +9,8 @@ import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
+import uvloop
+
 from gpumon.host.clock import SystemClock
 from gpumon.ingest.auth import gate
 from gpumon.ingest.decode import decode_traces
@@ -68,7 +70,7 @@ class Receiving:
         self._sink = sink or self._take
         self._ports = (grpc_port, http_port)
         self._started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="receiving")
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._main()), name="receiving")  # as the daemon does
         self._failure: BaseException | None = None
         self.grpc_port = self.http_port = 0
 

@@ -34,5 +34,5 @@ def raw(channel: grpc.Channel, method: str = TRACES) -> Call:
 def stub(channel: grpc.Channel, method: str, answer: type[Message]) -> Call:
     """The method on the official classes."""
     read: Callable[[bytes], Message] = answer.FromString
-    call: Any = channel.unary_unary(method, Message.SerializeToString, read)
+    call: Any = channel.unary_unary(method, lambda request: request.SerializeToString(), read)
     return call  # type: ignore[no-any-return]  # a Call

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import resource
 import socket
 import threading
 import time
@@ -11,6 +12,8 @@ from dataclasses import replace
 
 import grpc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -33,6 +36,13 @@ SMALL = Limits(body_bytes=MIB, queue_bytes=2 * MIB, body_timeout_s=0.5, head_tim
 def receiving() -> Iterator[Receiving]:
     with Receiving() as running:
         yield running
+
+
+@pytest.fixture(autouse=True, scope="module")
+def many_files() -> None:
+    """Both ends of two thousand connections are in this process."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @pytest.fixture(autouse=True)
@@ -420,6 +430,16 @@ def test_what_is_not_http_is_counted_and_not_logged(
     assert not caplog.records
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=300), st.booleans())
+def test_whatever_arrives_the_next_sender_is_served(receiving: Receiving, noise: bytes, after_head: bool) -> None:
+    connection = receiving.raw((head(len(noise)) if after_head else b"POST /v1/traces HTTP/1.1\r\n") + noise)
+    connection.shutdown(socket.SHUT_WR)
+    answer = read_all(connection)
+    assert answer[:12] in (b"", b"HTTP/1.1 200", b"HTTP/1.1 400", b"HTTP/1.1 415")
+    assert receiving.post("/v1/traces", b"").status == 200
+
+
 def test_pipelined_requests_are_answered_in_turn(receiving: Receiving) -> None:
     connection = receiving.raw((head(len(body())) + body()) * 5 + head(0, "Connection: close\r\n"))
     assert read_all(connection).count(b"HTTP/1.1 200 ") == 6
@@ -438,9 +458,9 @@ def test_a_sender_that_leaves_in_the_middle_leaves_nothing_behind(receiving: Rec
 def test_grpc_on_the_http_port_gets_a_hint(caplog: pytest.LogCaptureFixture) -> None:
     with Receiving() as receiving:  # vector T19
         for _ in range(2):
-            with grpc.insecure_channel(f"127.0.0.1:{receiving.http_port}") as channel:
-                with pytest.raises(grpc.RpcError, match="http1.x server"):
-                    raw(channel)(b"", timeout=10)
+            channel = grpc.insecure_channel(f"127.0.0.1:{receiving.http_port}")
+            with channel, pytest.raises(grpc.RpcError, match=r"http1\.x server"):
+                raw(channel)(b"", timeout=10)
         assert receiving.counts()["otlp_http_connections_closed", "malformed"] < 10  # it does not come in a storm
     (record,) = [record for record in caplog.records if "misdirected" in record.getMessage()]
     assert "gRPC" in record.getMessage()

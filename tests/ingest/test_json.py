@@ -233,7 +233,8 @@ SCALARS = st.one_of(
 def values(draw: st.DrawFn) -> AnyValue:
     """Scalars and arrays of scalars."""
     if draw(st.integers(0, 4)):
-        return draw(SCALARS)
+        scalar: AnyValue = draw(SCALARS)
+        return scalar
     value = AnyValue()
     value.array_value.values.extend(draw(st.lists(SCALARS, max_size=5)) * draw(st.sampled_from((1, 1, 6))))
     return value

@@ -10,7 +10,7 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from gpumon.ingest.decode_limits import DecodeLimits
+from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.records import Decoded, DecodeError
 from gpumon.ingest.signals import count_metrics, decode_logs
 from tests.ingest import wire
@@ -22,12 +22,12 @@ DecodeLogs = Callable[..., Decoded]
 Count = Callable[[Json], int]
 
 
-def logs_of_protobuf(request: Json, limits: DecodeLimits = DecodeLimits()) -> Decoded:
+def logs_of_protobuf(request: Json, limits: DecodeLimits = DEFAULT_LIMITS) -> Decoded:
     message = json_format.ParseDict(with_base64_ids(request), ExportLogsServiceRequest())
     return decode_logs(message.SerializeToString(), False, limits)
 
 
-def logs_of_json(request: Json, limits: DecodeLimits = DecodeLimits()) -> Decoded:
+def logs_of_json(request: Json, limits: DecodeLimits = DEFAULT_LIMITS) -> Decoded:
     return decode_logs(json.dumps(request).encode(), True, limits)
 
 
@@ -129,6 +129,7 @@ def test_metrics_that_cannot_be_read_are_refused(json_: bool) -> None:
         count_metrics(b"\x0a\xff", json_)
 
 
-def test_a_trace_on_the_logs_path_is_no_error_that_loses_anything() -> None:
+def test_a_trace_on_the_logs_path_is_refused_with_a_hint() -> None:
     span = wire.delimited(1, b"0123456789abcdef") + wire.delimited(2, b"01234567") + wire.delimited(5, "llm_request")
-    assert decode_logs(wire.request(span), False).logs == []
+    with pytest.raises(DecodeError, match="another signal's path"):
+        decode_logs(wire.request(span), False)

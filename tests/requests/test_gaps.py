@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.model import RequestRecord
-from gpumon.requests import gaps as module
-from gpumon.requests.gaps import Segment, gaps_of, in_passes, inter_token_segment, step_segment, tokens_made
+from gpumon.requests.gaps import CHUNK, Segment, gaps_of, in_passes, inter_token_segment, step_segment, tokens_made
 from tests.requests.records import request
 
 Gap = tuple[int, int, int, int]
@@ -41,15 +40,15 @@ def plain(records: list[RequestRecord]) -> list[Gap]:
     return found
 
 
-def vectorised(records: list[RequestRecord]) -> list[Gap]:
+def vectorised(records: list[RequestRecord], chunk: int = CHUNK) -> list[Gap]:
     segments = [found for owner, r in enumerate(records) if (found := inter_token_segment(owner, r)) is not None]
-    found = []
-    for part in in_passes(segments):
+    rows: list[Gap] = []
+    for part in in_passes(segments, chunk):
         gaps = gaps_of(part)
         counts = np.ones(len(gaps.gaps_ns), dtype=np.int64) if gaps.counts is None else gaps.counts
         columns = (gaps.owners, gaps.gaps_ns, counts, gaps.contexts)
-        found += list(zip(*(column.tolist() for column in columns), strict=True))
-    return found
+        rows += list(zip(*(column.tolist() for column in columns), strict=True))
+    return rows
 
 
 @st.composite
@@ -74,18 +73,13 @@ def test_gaps_are_what_the_definition_says(records: list[RequestRecord]) -> None
 
 @given(st.lists(requests(), min_size=1, max_size=6), st.integers(1, 7))
 def test_cutting_into_passes_changes_nothing(records: list[RequestRecord], chunk: int) -> None:
-    whole = module.CHUNK
-    module.CHUNK = chunk
-    try:
-        assert vectorised(records) == plain(records)
-    finally:
-        module.CHUNK = whole
+    assert vectorised(records, chunk) == plain(records)
 
 
 def test_a_pass_is_of_bounded_length() -> None:
     times = np.arange(300_000, dtype=np.int64)
     parts = list(in_passes([Segment(0, times[:50_000], None, 0), Segment(1, times, None, 0)]))
-    assert all(sum(len(s.token_ns) for s in part) <= module.CHUNK + 1 for part in parts)
+    assert all(sum(len(s.token_ns) - 1 for s in part) <= CHUNK for part in parts)
     assert sum(len(s.token_ns) - 1 for part in parts for s in part) == 49_999 + 299_999
 
 

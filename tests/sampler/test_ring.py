@@ -109,11 +109,11 @@ def test_a_reader_never_sees_half_a_row_of_a_writer_that_laps_it() -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    seen = lost = last = 0
+    seen, lost, last = 0, 0, 0
     while seen + lost < count:
         rows, missed = reader.read(0)
         for row in rows:
-            assert row.values == (row.at_ns, -row.at_ns, 3.0 * row.at_ns)
+            assert list(row.values) == [row.at_ns, -row.at_ns, 3.0 * row.at_ns]
             assert row.at_ns > last
             last = row.at_ns
         seen += len(rows)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumon import catalogue
-from gpumon.model import Distribution, GpuUuid, Kind, Sample
+from gpumon.model import Distribution, GpuUuid, Kind
 from gpumon.sources.gpu_activity import GpuActivity
 from gpumon.sources.gpu_fast import Column
 
@@ -29,7 +29,7 @@ def row(values: dict[Column, float] | None = None) -> list[float]:
 def told(activity: GpuActivity) -> dict[Key, float | Distribution]:
     """What is exported now, by name and the labels after gpu and uuid."""
     samples = list(activity.samples(lambda at_s: at_s + 1000.0))
-    assert all(isinstance(sample, Sample) and len(sample.labels) == len(sample.metric.labels) for sample in samples)
+    assert all(len(sample.labels) == len(sample.metric.labels) for sample in samples)
     keys = [(sample.metric.name, sample.labels[2:]) for sample in samples]
     assert len(keys) == len(set(keys))
     return {key: sample.value for key, sample in zip(keys, samples, strict=True)}
