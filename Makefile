@@ -14,7 +14,7 @@ SHELL := bash
 
 BIN := .venv/bin
 READY := .venv/.ready
-SCRIPTS := .ci/run $(wildcard scripts/*.sh)
+SCRIPTS := .ci/run tests/gpu/check.sh $(wildcard scripts/*.sh)
 
 .PHONY: help demo test check docs bench clean system
 

@@ -223,7 +223,10 @@ class App:
         if self._link is not None:
             self._expect_gpu_sources(fresh)
             self._link.reconfigure(_plan(fresh), fresh.cadence.publish_s, fresh.nvml.restart_after_s)
-        self._runner = self._build_runner(fresh)
+        before, self._runner = self._runner, self._build_runner(fresh)
+        for name in set(before.names) - set(self._runner.names):
+            self.health.forget(name)
+            self.store.drop(name)
         self._runner.start()
 
     # --- building -----------------------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ _OPTIONS = (
         "--config", "path", metavar="FILE", type=click.Path(path_type=Path), help="YAML file; docs/CONFIGURATION.md."
     ),
     click.option("--listen", metavar="HOST:PORT", help="Where to serve; port 0 takes a free one and logs it."),
+    click.option("--otlp-grpc", metavar="HOST:PORT", help="Where to receive OTLP/gRPC."),
+    click.option("--otlp-http", metavar="HOST:PORT", help="Where to receive OTLP/HTTP."),
     click.option("--nvml-lib", metavar="PATH", help="NVML library to load."),
     click.option("--procfs", metavar="DIR", help="Where /proc is."),
     click.option("--sysfs", metavar="DIR", help="Where /sys is."),

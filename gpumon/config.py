@@ -20,6 +20,8 @@ from pydantic.fields import FieldInfo
 
 FLAGS = {
     "--listen": "http.listen",
+    "--otlp-grpc": "otlp.grpc",
+    "--otlp-http": "otlp.http",
     "--nvml-lib": "nvml.library",
     "--procfs": "host.procfs",
     "--sysfs": "host.sysfs",
@@ -135,6 +137,12 @@ class HttpConfig(_Section):
         default=False,
         description="Serve `POST /-/reload`, `/-/release-nvml` and `/-/acquire-nvml`. Whoever reaches the port may "
         "call them. SIGHUP reloads in any case.",
+    )
+
+    web_config: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None,
+        description="A Prometheus `web-config.yml`: TLS, basic authentication and bearer tokens, for this server and "
+        "the OTLP receivers.",
     )
 
     @property
@@ -279,6 +287,100 @@ class StoreConfig(_Section):
     history_points: int = Field(default=240, ge=2, le=10_000, description="Newest values kept of each series.")
 
 
+class OtlpConfig(_Section):
+    """Receivers of OTLP: traces of inference servers, and what else they send, to be forwarded."""
+
+    enabled: bool = Field(default=True, description="Receive OTLP. Off saves about 20 MB.")
+    grpc: Annotated[_Listen | None, _Expect("HOST:PORT, or null")] = Field(
+        default="0.0.0.0:4317", description="Where to serve OTLP/gRPC. null: nowhere, which saves about 10 MB."
+    )
+    http: Annotated[_Listen | None, _Expect("HOST:PORT, or null")] = Field(
+        default="0.0.0.0:4318",
+        description="Where to serve OTLP/HTTP: `/v1/traces`, `/v1/metrics`, `/v1/logs`. null: nowhere.",
+    )
+    body_bytes: int = Field(
+        default=64 << 20, ge=1 << 10, le=1 << 30, description="Largest request, as sent and after decompression."
+    )
+    queue_bytes: int = Field(
+        default=128 << 20,
+        ge=1 << 10,
+        le=1 << 34,
+        description="Memory for requests being read or waiting; more are refused with a request to come again. "
+        "At least `body_bytes`.",
+    )
+    connections: int = Field(default=512, ge=1, le=65_536, description="Open connections of each receiver.")
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        _in_order(self, "body_bytes", "queue_bytes")
+        return self
+
+
+class RequestsConfig(_Section):
+    """Requests and tokens, assembled from traces."""
+
+    models: Annotated[dict[str, str], _Expect("a map of texts")] = Field(
+        default={},
+        description="Model by `service.name`, or by kind of server (`vllm`, `sglang`, …), for servers whose spans do "
+        "not name it. vLLM's do not.",
+    )
+    gpus: Annotated[dict[str, tuple[str, ...]], Field(strict=False), _Expect("a map of lists of GPU UUIDs")] = Field(
+        default={},
+        description="GPUs by `service.name` or pod name, a regular expression of the whole name, for servers that "
+        "cannot be bound to GPUs otherwise.",
+    )
+    tenant_attributes: Annotated[tuple[str, ...], Field(strict=False), _Expect("a list of texts")] = Field(
+        default=("tenant.id", "x-tenant-id"), description="Span or resource attributes that name the tenant, in order."
+    )
+    max_tenants: int = Field(
+        default=0, ge=0, le=256, description="Most tenants counted apart; the rest is `other`. 0 counts none."
+    )
+    max_models: int = Field(
+        default=8, ge=1, le=32, description="Most pairs of server and model told apart; the rest is model `other`."
+    )
+
+
+class ForwardConfig(_Section):
+    """Passing on what the receivers took, to a collector or a tracing back end."""
+
+    endpoint: Annotated[str | None, _Expect("http(s)://host:port, or null")] = Field(
+        default=None, description="Where to forward to. null: nowhere.", pattern=r"^https?://[^\s/]+(/\S*)?$"
+    )
+    protocol: Literal["grpc", "http"] = Field(default="grpc", description="OTLP/gRPC or OTLP/HTTP.")
+    headers: Annotated[dict[str, str], _Expect("a map of texts")] = Field(
+        default={}, description="Sent with every request, such as `authorization`."
+    )
+    gzip: bool = Field(default=True, description="Compress what is sent.")
+    ca: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None, description="Certificate authorities for an https endpoint; null: the system's."
+    )
+    certificate: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None, description="gpumon's own certificate, for a receiver that asks for one."
+    )
+    key: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None, description="Private key of the certificate."
+    )
+    annotate: bool = Field(
+        default=True, description="Add to request spans what their GPUs and processes did meanwhile (docs/TOKENS.md)."
+    )
+    keep: Literal["all", "slow", "ratio"] = Field(
+        default="all", description="Which traces: all, those with a slow request, or a share."
+    )
+    ratio: float = Field(default=0.1, ge=0, le=1, description="The share, where `keep` is `ratio`.")
+    slow_first_token_s: float = Field(
+        default=2.0, ge=0.001, le=3600, description="A longer time to first token is slow, where `keep` is `slow`."
+    )
+    slow_inter_token_s: float = Field(default=0.5, ge=0.001, le=3600, description="A longer gap between tokens is slow.")
+    slow_duration_s: float = Field(default=60.0, ge=0.001, le=86_400, description="A longer request is slow.")
+    queue_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 34, description="Memory for what waits to be sent.")
+    spool: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None, description="Folder in which what waits outlives an outage and gpumon itself. null: memory only."
+    )
+    spool_bytes: int = Field(
+        default=1 << 30, ge=1 << 20, le=1 << 40, description="Size of the folder; the oldest goes first."
+    )
+
+
 class LogConfig(_Section):
     """gpumon's own log, on standard error."""
 
@@ -298,6 +400,9 @@ class Config(_Section):
     processes: ProcessesConfig = ProcessesConfig()
     numa: NumaConfig = NumaConfig()
     store: StoreConfig = StoreConfig()
+    otlp: OtlpConfig = OtlpConfig()
+    requests: RequestsConfig = RequestsConfig()
+    forward: ForwardConfig = ForwardConfig()
     log: LogConfig = LogConfig()
 
 

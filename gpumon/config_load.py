@@ -130,7 +130,7 @@ def _problems(err: ValidationError, known: Mapping[str, Key], given: Mapping[str
             yield f"{path}: {detail or error['msg']}"
             continue
         # An item of a list is shown alone, with its place.
-        item = "".join(f"[{part}]" for part in error["loc"][2:])
+        item = "".join(f"[{part if isinstance(part, int) else _word(part)}]" for part in error["loc"][2:])
         value = error["input"] if item else given[path].data
         yield (
             f"{path}{item} = {shown(value)} ({given[path].origin}): expected {known[path].expected}"
@@ -140,7 +140,7 @@ def _problems(err: ValidationError, known: Mapping[str, Key], given: Mapping[str
 
 def _near(word: str, words: Mapping[str, object]) -> str:
     match = difflib.get_close_matches(word[:80], words, n=1, cutoff=0.7)
-    return f"; did you mean {match[0]}?" if match else f"; known are {', '.join(words)}" if len(words) < 10 else ""
+    return f"; did you mean {match[0]}?" if match else f"; known are {', '.join(words)}" if len(words) < 16 else ""
 
 
 def _word(text: str) -> str:

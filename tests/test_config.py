@@ -97,7 +97,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         ("cadance: {}\n", "cadance (gpumon.yaml:1): unknown section; did you mean cadence?"),
         (
             "zzz: {}\n",
-            "zzz (gpumon.yaml:1): unknown section; known are http, nvml, host, cadence, processes, numa, store, log",
+            "zzz (gpumon.yaml:1): unknown section; known are http, nvml, host, cadence, processes, numa, store, otlp, requests, forward, log",
         ),
         ("http: 5\n", "http = 5 (gpumon.yaml:1): expected keys and values below it"),
         ("http: [listen]\n", 'http = ["listen"] (gpumon.yaml:1): expected keys and values below it'),
@@ -271,7 +271,7 @@ def test_variables_that_kubernetes_makes_for_a_service_called_gpumon_are_left_al
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_every_flag_sets_its_key(flag: str) -> None:
-    value = {"--listen": "h:1", "--log-format": "json", "--log-level": "error"}.get(flag, "/x")
+    value = {"--listen": "h:1", "--otlp-grpc": "h:2", "--otlp-http": "h:3", "--log-format": "json", "--log-level": "error"}.get(flag, "/x")
     section, name = FLAGS[flag].split(".")
     assert str(getattr(getattr(load(None, {}, {flag: value}), section), name)) == value
 

@@ -114,11 +114,13 @@ class HttpSender:
 
 
 class _TimedSocket:
-    """A socket whose operations all end by a deadline."""
+    """A socket whose operations all end by a deadline. Like a real one, it stays open while a reader of it does."""
 
     def __init__(self, real: socket.socket, now_s: Callable[[], float]) -> None:
         self._real = real
         self._now_s = now_s
+        self._readers = 0
+        self._closing = False
         self.deadline_s = 0.0
 
     def sendall(self, data: bytes) -> None:
@@ -127,10 +129,18 @@ class _TimedSocket:
 
     def makefile(self, mode: str) -> io.BufferedReader:
         assert mode == "rb"
+        self._readers += 1
         return io.BufferedReader(_TimedReader(self))
 
     def close(self) -> None:
-        self._real.close()
+        self._closing = True
+        if self._readers == 0:
+            self._real.close()
+
+    def reader_closed(self) -> None:
+        self._readers -= 1
+        if self._closing:
+            self.close()
 
     def receive_into(self, buffer: memoryview) -> int:
         self._limit()
@@ -152,6 +162,11 @@ class _TimedReader(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # BufferedReader gives nothing else
         return self._source.receive_into(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._source.reader_closed()
 
 
 def _context(tls: Tls) -> ssl.SSLContext:

@@ -12,7 +12,6 @@ a driver that was upgraded under a running process needs a new process (NvmlErro
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import re
 import struct
@@ -27,16 +26,13 @@ import pynvml
 from gpumon.catalogue import CALL_BOUNDS
 from gpumon.host.nvml import (
     DRIVER_GONE,
-    EVENT_XID,
     Bar1,
     Call,
     CallTimes,
     Code,
     Device,
     Driver,
-    Event,
     Field,
-    GpmReading,
     Memory,
     NvmlError,
     ProcessUtilization,
@@ -46,6 +42,7 @@ from gpumon.host.nvml import (
     Utilization,
     UtilizationSample,
 )
+from gpumon.host.nvml_batches import READERS, DriverEventSet, DriverFieldBatch, DriverGpmReader, absent
 
 LIBRARY = "libnvidia-ml.so.1"
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu")
@@ -58,7 +55,6 @@ _NO_INSTANCE = 0xFFFFFFFF
 _NO_VALUE = 0xFFFFFFFFFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE
 _PROCESS = struct.Struct("<I4xQII")  # nvmlProcessInfo_t v2 and v3, 24 bytes
 _PROCESS_UTILIZATION = struct.Struct("<I4xQIIII")  # nvmlProcessUtilizationSample_t, 32 bytes
-_TWO_POINTERS = struct.Struct("<QQ")
 _SAMPLE = struct.Struct("<QQ")  # nvmlSample_t, 16 bytes
 _SAMPLE_GPU_UTILIZATION = 1
 _LIST_MAX = 4096
@@ -144,8 +140,8 @@ class NvmlDriver:
     def mig_device(self, parent: Device, index: int) -> Device:
         pointer = ctypes.c_void_p()
         function = "nvmlDeviceGetMigDeviceHandleByIndex"
-        arguments = (self._live(parent).pointer, ctypes.c_uint(index), ctypes.byref(pointer))
-        self._timed(parent.calls, function, self._symbol(function), arguments)
+        arguments = (self.live(parent).pointer, ctypes.c_uint(index), ctypes.byref(pointer))
+        self.timed(parent.calls, function, self.symbol(function), arguments)
         device = Device(self.generation, index, _Handle(pointer), parent=parent, calls=parent.calls)
         device.gpu_instance = self._u32(device, "nvmlDeviceGetGpuInstanceId")
         device.compute_instance = self._u32(device, "nvmlDeviceGetComputeInstanceId")
@@ -158,30 +154,30 @@ class NvmlDriver:
 
     def _u32(self, device: Device, function: str) -> int:
         out = ctypes.c_uint()
-        self._timed(device.calls, function, self._symbol(function), (self._live(device).pointer, ctypes.byref(out)))
+        self.timed(device.calls, function, self.symbol(function), (self.live(device).pointer, ctypes.byref(out)))
         return out.value
 
     # --- numbers and texts ----------------------------------------------------------------------------------------
 
     def number(self, device: Device, call: Call) -> int:
-        bound = self._live(device).bound.get(call)
+        bound = self.live(device).bound.get(call)
         if bound is None:
             bound = self._bind(device, call)
-        self._timed(device.calls, bound.function, bound.symbol, bound.arguments)
+        self.timed(device.calls, bound.function, bound.symbol, bound.arguments)
         value: int = bound.outs[0].value
         return value
 
     def numbers(self, device: Device, call: Call) -> tuple[int, ...]:
         self.number(device, call)
-        return tuple(out.value for out in self._live(device).bound[call].outs)
+        return tuple(out.value for out in self.live(device).bound[call].outs)
 
     def _bind(self, device: Device, call: Call) -> _Bound:
         for function in call.functions:
             try:
-                symbol = self._symbol(function)
+                symbol = self.symbol(function)
             except NvmlError:
                 continue
-            handle = self._live(device)
+            handle = self.live(device)
             outs = tuple(_CTYPES[kind]() for kind in call.outs)
             arguments = (handle.pointer, *(ctypes.c_int(arg) for arg in call.args), *map(ctypes.byref, outs))
             bound = handle.bound[call] = _Bound(function, symbol, arguments, outs)
@@ -190,14 +186,14 @@ class NvmlDriver:
 
     def text(self, device: Device, call: TextCall) -> str:
         buffer = ctypes.create_string_buffer(call.size)
-        arguments = (self._live(device).pointer, buffer, ctypes.c_uint(call.size))
-        self._timed(device.calls, call.function, self._symbol(call.function), arguments)
+        arguments = (self.live(device).pointer, buffer, ctypes.c_uint(call.size))
+        self.timed(device.calls, call.function, self.symbol(call.function), arguments)
         return _decode(buffer.value)
 
     def pci_bus_id(self, device: Device) -> str:
         info = pynvml.nvmlPciInfo_t()  # 68 bytes
         function = "nvmlDeviceGetPciInfo_v3"
-        self._timed(device.calls, function, self._symbol(function), (self._live(device).pointer, ctypes.byref(info)))
+        self.timed(device.calls, function, self.symbol(function), (self.live(device).pointer, ctypes.byref(info)))
         raw = info.busId
         bus_id = _decode(raw) if isinstance(raw, bytes) else str(raw)
         address = parse_bus_id(bus_id)
@@ -208,21 +204,21 @@ class NvmlDriver:
     # --- structs --------------------------------------------------------------------------------------------------
 
     def utilization(self, device: Device) -> Utilization:
-        handle = self._live(device)
+        handle = self.live(device)
         out = handle.pair  # nvmlUtilization_t: gpu, memory
         function = "nvmlDeviceGetUtilizationRates"
-        self._timed(device.calls, function, self._symbol(function), (handle.pointer, handle.pair_ref))
+        self.timed(device.calls, function, self.symbol(function), (handle.pointer, handle.pair_ref))
         return Utilization(out[0], out[1])
 
     def memory(self, device: Device) -> Memory:
-        handle = self._live(device)
+        handle = self.live(device)
         words = handle.words  # nvmlMemory_v2_t, 40 bytes: version, total, reserved, free, used
         function = "nvmlDeviceGetMemoryInfo_v2"
         symbol = self._optional(function)
         if symbol is None:
             return self._memory_v1(device)
         words[0] = ctypes.sizeof(words) | 2 << 24
-        self._timed(device.calls, function, symbol, (handle.pointer, handle.words_ref))
+        self.timed(device.calls, function, symbol, (handle.pointer, handle.words_ref))
         return Memory(total=words[1], used=words[4], free=words[3], reserved=words[2])
 
     def _memory_v1(self, device: Device) -> Memory:
@@ -235,30 +231,30 @@ class NvmlDriver:
 
     def _three_words(self, device: Device, function: str) -> tuple[int, int, int]:
         words = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t and nvmlBAR1Memory_t, 24 bytes: total, free, used
-        arguments = (self._live(device).pointer, ctypes.byref(words))
-        self._timed(device.calls, function, self._symbol(function), arguments)
+        arguments = (self.live(device).pointer, ctypes.byref(words))
+        self.timed(device.calls, function, self.symbol(function), arguments)
         return words[0], words[1], words[2]
 
     def temperature(self, device: Device) -> int:
         function = "nvmlDeviceGetTemperatureV"
         symbol = self._optional(function)
-        handle = self._live(device)
+        handle = self.live(device)
         if symbol is None:
             out = ctypes.c_uint()
             function = "nvmlDeviceGetTemperature"
             arguments = (handle.pointer, ctypes.c_int(0), ctypes.byref(out))
-            self._timed(device.calls, function, self._symbol(function), arguments)
+            self.timed(device.calls, function, self.symbol(function), arguments)
             return ctypes.c_int(out.value).value
         triple = handle.triple  # nvmlTemperature_v1_t, 12 bytes: version, sensor, degrees
         triple[0], triple[1] = ctypes.sizeof(triple) | 1 << 24, 0
-        self._timed(device.calls, function, symbol, (handle.pointer, handle.triple_ref))
+        self.timed(device.calls, function, symbol, (handle.pointer, handle.triple_ref))
         return int(triple[2])
 
     def temperature_margin(self, device: Device) -> int:
         pair = (ctypes.c_int * 2)(8 | 1 << 24, 0)  # nvmlMarginTemperature_v1_t, 8 bytes: version, degrees
         function = "nvmlDeviceGetMarginTemperature"
-        arguments = (self._live(device).pointer, ctypes.byref(pair))
-        self._timed(device.calls, function, self._symbol(function), arguments)
+        arguments = (self.live(device).pointer, ctypes.byref(pair))
+        self.timed(device.calls, function, self.symbol(function), arguments)
         return pair[1]
 
     # --- batches --------------------------------------------------------------------------------------------------
@@ -271,8 +267,8 @@ class NvmlDriver:
             device = device.parent
         support = (ctypes.c_uint * 2)(1, 0)  # nvmlGpmSupport_t, 8 bytes: version, isSupportedDevice
         function = "nvmlGpmQueryDeviceSupport"
-        arguments = (self._live(device).pointer, ctypes.byref(support))
-        self._timed(device.calls, function, self._symbol(function), arguments)
+        arguments = (self.live(device).pointer, ctypes.byref(support))
+        self.timed(device.calls, function, self.symbol(function), arguments)
         return support[1] == 1
 
     def gpm(self, device: Device, metrics: Sequence[int]) -> DriverGpmReader:
@@ -281,33 +277,33 @@ class NvmlDriver:
     # --- lists ----------------------------------------------------------------------------------------------------
 
     def utilization_samples(self, device: Device, since_us: int) -> list[UtilizationSample]:
-        handle = self._live(device)
+        handle = self.live(device)
         function = "nvmlDeviceGetSamples"
-        symbol = self._symbol(function)
+        symbol = self.symbol(function)
         kind, count = ctypes.c_int(), ctypes.c_uint()
         fixed = (handle.pointer, ctypes.c_int(_SAMPLE_GPU_UTILIZATION), ctypes.c_ulonglong(since_us))
         try:
-            self._timed(device.calls, function, symbol, (*fixed, ctypes.byref(kind), ctypes.byref(count), None))
+            self.timed(device.calls, function, symbol, (*fixed, ctypes.byref(kind), ctypes.byref(count), None))
             if count.value == 0:
                 return []
             buffer = ctypes.create_string_buffer(min(count.value, _LIST_MAX) * _SAMPLE.size)
             count.value = len(buffer) // _SAMPLE.size
-            self._timed(device.calls, function, symbol, (*fixed, ctypes.byref(kind), ctypes.byref(count), buffer))
+            self.timed(device.calls, function, symbol, (*fixed, ctypes.byref(kind), ctypes.byref(count), buffer))
         except NvmlError as error:
             if error.code == Code.NOT_FOUND:  # nothing newer
                 return []
             raise
         rows = _SAMPLE.iter_unpack(buffer.raw[: min(count.value * _SAMPLE.size, len(buffer))])
-        read = _READERS.get(kind.value, _absent)
+        read = READERS.get(kind.value, absent)
         values = ((at_us, read(word)) for at_us, word in rows)
         return [UtilizationSample(at_us, int(value)) for at_us, value in values if value is not None]
 
     def processes(self, device: Device, kind: str) -> list[RunningProcess]:
         function, symbol = self._first_symbol(_PROCESS_FUNCTIONS[kind])
-        pointer = self._live(device).pointer
+        pointer = self.live(device).pointer
 
         def ask(count: ctypes.c_uint, buffer: ctypes.Array[ctypes.c_char]) -> None:
-            self._timed(device.calls, function, symbol, (pointer, ctypes.byref(count), buffer))
+            self.timed(device.calls, function, symbol, (pointer, ctypes.byref(count), buffer))
 
         return [
             RunningProcess(
@@ -321,12 +317,12 @@ class NvmlDriver:
 
     def process_utilization(self, device: Device, since_us: int) -> list[ProcessUtilization]:
         function = "nvmlDeviceGetProcessUtilization"
-        symbol = self._symbol(function)
-        pointer = self._live(device).pointer
+        symbol = self.symbol(function)
+        pointer = self.live(device).pointer
         since = ctypes.c_ulonglong(since_us)
 
         def ask(count: ctypes.c_uint, buffer: ctypes.Array[ctypes.c_char]) -> None:
-            self._timed(device.calls, function, symbol, (pointer, buffer, ctypes.byref(count), since))
+            self.timed(device.calls, function, symbol, (pointer, buffer, ctypes.byref(count), since))
 
         try:
             rows = _rows(ask, _PROCESS_UTILIZATION, 128)
@@ -343,7 +339,7 @@ class NvmlDriver:
 
     def _shared(self, function: str, arguments: tuple[Any, ...]) -> None:
         """A call that belongs to no device, from any thread: not to be seen under way, only counted."""
-        symbol = self._symbol(function)
+        symbol = self.symbol(function)
         start = time.monotonic_ns()
         code = symbol(*arguments)
         took = time.monotonic_ns() - start
@@ -352,7 +348,8 @@ class NvmlDriver:
         if code:
             raise NvmlError(code, function)
 
-    def _timed(self, calls: CallTimes, function: str, symbol: Any, arguments: tuple[Any, ...]) -> None:  # noqa: ANN401
+    def timed(self, calls: CallTimes, function: str, symbol: Any, arguments: tuple[Any, ...]) -> None:  # noqa: ANN401
+        """A call that belongs to one thread: seen under way, and counted."""
         start = time.monotonic_ns()
         calls.started_ns = start
         calls.name = function
@@ -363,7 +360,8 @@ class NvmlDriver:
         if code:
             raise NvmlError(code, function)
 
-    def _symbol(self, name: str) -> Any:  # noqa: ANN401 - a ctypes function pointer
+    def symbol(self, name: str) -> Any:  # noqa: ANN401 - a ctypes function pointer
+        """The library's function of that name, or NvmlError(FUNCTION_NOT_FOUND)."""
         symbol = self._optional(name)
         if symbol is None:
             raise NvmlError(Code.FUNCTION_NOT_FOUND, name)
@@ -384,14 +382,16 @@ class NvmlDriver:
                 return name, symbol
         raise NvmlError(Code.FUNCTION_NOT_FOUND, names[0])
 
-    def _live(self, device: Device) -> _Handle:
-        if not self._is_live(device):
+    def live(self, device: Device) -> _Handle:
+        """The device's handle, if it is of this generation. Raises StaleDeviceError."""
+        if not self.is_live(device):
             raise StaleDeviceError(f"device of generation {device.generation}, now {self.generation}")
         handle = device.handle
         assert isinstance(handle, _Handle)
         return handle
 
-    def _is_live(self, device: Device) -> bool:
+    def is_live(self, device: Device) -> bool:
+        """Whether NVML is open, and the device of this generation."""
         return self._open and device.generation == self.generation
 
 
@@ -421,169 +421,6 @@ class _Handle:
         self.triple_ref = ctypes.byref(self.triple)
         self.words = (ctypes.c_ulonglong * 5)()
         self.words_ref = ctypes.byref(self.words)
-
-
-class DriverFieldBatch:
-    """A kept array of nvmlFieldValue_t (40 bytes): id, scope, timestamp, latency, type and code, value."""
-
-    def __init__(self, driver: NvmlDriver, device: Device, fields: tuple[Field, ...]) -> None:
-        self.fields = fields
-        self._driver = driver
-        self._device = device
-        self._array = (pynvml.c_nvmlFieldValue_t * len(fields))()
-        for entry, wanted in zip(self._array, fields, strict=True):
-            entry.fieldId, entry.scopeId = wanted
-            entry.nvmlReturn = int(Code.UNKNOWN)
-        words = memoryview(self._array).cast("B").cast("Q")
-        self._meta_words, self._value_words = words[3::5], words[4::5]
-        self._bytes = memoryview(self._array).cast("B")
-        self._unanswered = bytes(self._bytes)
-        self._meta: list[int] = []
-        self._fixes: list[tuple[int, Any]] = []
-        self._arguments = (driver._live(device).pointer, ctypes.c_int(len(fields)), self._array)
-        self._symbol = driver._symbol("nvmlDeviceGetFieldValues")
-
-    def read(self) -> list[int | float | None]:
-        self._driver._live(self._device)
-        self._bytes[:] = self._unanswered  # a field the driver does not touch is UNKNOWN, not what it was before
-        self._driver._timed(self._device.calls, "nvmlDeviceGetFieldValues", self._symbol, self._arguments)
-        meta = self._meta_words.tolist()
-        if meta != self._meta:
-            # Types and codes seldom change: how to read each value is worked out once and kept.
-            self._meta = meta
-            self._fixes = [
-                (i, _absent if word >> 32 else _READERS.get(word & 0xFFFFFFFF, _absent))
-                for i, word in enumerate(meta)
-                if word != _PLAIN
-            ]
-        values: list[int | float | None] = [*self._value_words.tolist()]
-        for i, read in self._fixes:
-            values[i] = read(values[i])
-        return values
-
-    def codes(self) -> list[int]:
-        return [word >> 32 for word in self._meta_words.tolist()]
-
-
-class DriverGpmReader:
-    """Two GPM sample buffers used in turn and one kept request (nvmlGpmMetricsGet_t)."""
-
-    def __init__(self, driver: NvmlDriver, device: Device, metrics: tuple[int, ...]) -> None:
-        self.metrics = metrics
-        self._driver = driver
-        self._device = device
-        self._request = pynvml.c_nvmlGpmMetricsGet_t()
-        self._request.version = 1
-        self._request.numMetrics = len(metrics)
-        for entry, metric in zip(self._request.metrics, metrics, strict=False):
-            entry.metricId = metric
-            entry.nvmlReturn = int(Code.UNKNOWN)
-        self._request_ref = ctypes.byref(self._request)
-        # version, count, two sample pointers; then 40 bytes a metric: id, code, value, three pointers
-        self._bytes = memoryview(self._request).cast("B")
-        self._metrics = self._bytes[24 : 24 + 40 * len(metrics)]
-        self._unanswered = bytes(self._metrics)
-        self._answer = struct.Struct("<" + "4xId24x" * len(metrics))
-        self._older_ns: int | None = None
-        self._samples: list[ctypes.c_void_p] = []
-        try:
-            for _ in range(2):
-                sample = ctypes.c_void_p()
-                self._call("nvmlGpmSampleAlloc", (ctypes.byref(sample),))
-                self._samples.append(sample)
-        except NvmlError:
-            self.close()
-            raise
-
-    def read(self) -> GpmReading | None:
-        older, newer = self._samples
-        device = self._device
-        if device.parent is not None:
-            instance = ctypes.c_uint(device.gpu_instance or 0)
-            parent = self._driver._live(device.parent)
-            self._call("nvmlGpmMigSampleGet", (parent.pointer, instance, newer))
-        else:
-            self._call("nvmlGpmSampleGet", (self._driver._live(device).pointer, newer))
-        taken_ns = time.monotonic_ns()
-        if self._older_ns is None:
-            self._turn(taken_ns)
-            return None
-        self._metrics[:] = self._unanswered
-        _TWO_POINTERS.pack_into(self._bytes, 8, older.value or 0, newer.value or 0)
-        self._call("nvmlGpmMetricsGet", (self._request_ref,))
-        answer = self._answer.unpack_from(self._metrics)
-        codes = answer[0::2]
-        values = tuple(
-            value if code == 0 and math.isfinite(value) else None
-            for code, value in zip(codes, answer[1::2], strict=True)
-        )
-        interval_s = (taken_ns - self._older_ns) / 1e9
-        self._turn(taken_ns)
-        return GpmReading(values, codes, interval_s)
-
-    def reset(self) -> None:
-        self._older_ns = None
-
-    def close(self) -> None:
-        samples, self._samples = self._samples, []
-        if not self._driver._is_live(self._device):
-            return  # NVML was shut down since: nothing of it may be given back
-        refused: NvmlError | None = None
-        for sample in samples:
-            try:
-                self._call("nvmlGpmSampleFree", (sample,))
-            except NvmlError as error:
-                refused = error  # the other buffer is to be freed all the same
-        if refused is not None:
-            raise refused
-
-    def _turn(self, taken_ns: int) -> None:
-        self._samples.reverse()
-        self._older_ns = taken_ns
-
-    def _call(self, function: str, arguments: tuple[Any, ...]) -> None:
-        symbol = self._driver._symbol(function)
-        self._driver._timed(self._device.calls, function, symbol, arguments)
-
-
-class DriverEventSet:
-    """nvmlEventSet_t for XID events."""
-
-    def __init__(self, driver: NvmlDriver) -> None:
-        self._driver = driver
-        self._set = ctypes.c_void_p()
-        self._data = pynvml.c_nvmlEventData_t()
-        self._uuids: dict[int | None, str] = {}
-        self._calls = CallTimes()  # waiting a second is this thread's normal state: not one of the driver's calls
-        self._call("nvmlEventSetCreate", (ctypes.byref(self._set),))
-
-    def register(self, device: Device) -> bool:
-        pointer = self._driver._live(device).pointer
-        supported = ctypes.c_ulonglong()
-        self._call("nvmlDeviceGetSupportedEventTypes", (pointer, ctypes.byref(supported)))
-        if not supported.value & EVENT_XID:
-            return False
-        self._call("nvmlDeviceRegisterEvents", (pointer, ctypes.c_ulonglong(EVENT_XID), self._set))
-        buffer = ctypes.create_string_buffer(96)
-        self._call("nvmlDeviceGetUUID", (pointer, buffer, ctypes.c_uint(96)))
-        self._uuids[pointer.value] = _decode(buffer.value)
-        return True
-
-    def wait(self, timeout_ms: int) -> Event | None:
-        try:
-            self._call("nvmlEventSetWait_v2", (self._set, ctypes.byref(self._data), ctypes.c_uint(timeout_ms)))
-        except NvmlError as error:
-            if error.code == Code.TIMEOUT:
-                return None
-            raise
-        pointer = ctypes.cast(self._data.device, ctypes.c_void_p).value
-        return Event(self._uuids.get(pointer), int(self._data.eventType), int(self._data.eventData))
-
-    def close(self) -> None:
-        self._call("nvmlEventSetFree", (self._set,))
-
-    def _call(self, function: str, arguments: tuple[Any, ...]) -> None:
-        self._driver._timed(self._calls, function, self._driver._symbol(function), arguments)
 
 
 def parse_bus_id(text: str) -> str | None:
@@ -641,38 +478,3 @@ def _count(calls: CallTimes, function: str, took_ns: int) -> None:
 
 def _decode(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
-
-
-def _u64(word: int) -> int:
-    return word
-
-
-def _u32(word: int) -> int:
-    return word & 0xFFFFFFFF
-
-
-def _u16(word: int) -> int:
-    return word & 0xFFFF
-
-
-def _i64(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
-def _i32(word: int) -> int:
-    word &= 0xFFFFFFFF
-    return word - (1 << 32) if word >> 31 else word
-
-
-def _f64(word: int) -> float | None:
-    value: float = struct.unpack("<d", word.to_bytes(8, "little"))[0]
-    return value if math.isfinite(value) else None
-
-
-def _absent(_word: int) -> None:
-    return None
-
-
-_PLAIN = 3  # meta word of an unsigned long long with code SUCCESS: the value needs no fix
-# nvmlValueType_t: 0 double, 1 unsigned int, 2 unsigned long, 3 unsigned long long, 4 long long, 5 int, 6 unsigned short
-_READERS: dict[int, Any] = {0: _f64, 1: _u32, 2: _u64, 3: _u64, 4: _i64, 5: _i32, 6: _u16}

@@ -63,6 +63,7 @@ class InspectorSource:
             with os.scandir(self._folder) as entries:
                 return sorted(entry.name for entry in entries if entry.name.endswith(".log") and "-pid" in entry.name)
         except OSError as err:
+            self._followed = self._followed or {}  # files of a folder that appears later are new
             raise SourceError(reason_of(err), f"{self._folder}: {os.strerror(err.errno or 0)}") from err
 
     def _follow(self, name: str, *, from_end: bool) -> None:

@@ -58,6 +58,9 @@ class Latencies:
     """All that is counted of durations, of ``slots`` series."""
 
     def __init__(self, slots: int, *, cap_s: float, window_rows: int) -> None:
+        # glibc maps every block of 128 KiB anew, and its page faults cost more than counting does, until it has seen a
+        # larger one freed (mallopt(3), M_MMAP_THRESHOLD: it adapts).
+        np.empty(2 << 20, dtype=np.uint8)
         self._cap_s = cap_s
         self.windows = Windows(slots, window_rows)
         self.running: dict[int, Running] = {}

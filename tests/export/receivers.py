@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
-from google.protobuf.any_pb2 import Any
+from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
@@ -55,6 +57,8 @@ class Reply:
     """HTTP: an answer of one byte at a time that does not end before the receiver stops."""
     cut: bool = False
     """HTTP: end the connection in the middle of the answer's body."""
+    close: bool = False
+    """HTTP: end the connection after the answer, and say so."""
 
 
 @dataclass
@@ -112,6 +116,14 @@ class Receiver:
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.connections: list[socket.socket] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.append(request)
+        super().process_request(request, client_address)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Peers that went away are part of the tests."""
 
@@ -157,6 +169,8 @@ class HttpReceiver(Receiver):
                 self.send_header("Content-Length", str(len(content) + 100 * reply.cut))
                 if reply.retry_after is not None:
                     self.send_header("Retry-After", reply.retry_after)
+                if reply.close:
+                    self.send_header("Connection", "close")
                 self.end_headers()
                 self.wfile.write(content)
                 if reply.cut:
@@ -170,6 +184,10 @@ class HttpReceiver(Receiver):
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
         return self
+
+    def drop_connections(self) -> None:
+        for connection in self._server.connections:
+            connection.shutdown(socket.SHUT_RDWR)
 
     def __exit__(self, *exc: object) -> None:
         self.stopping.set()
@@ -185,16 +203,24 @@ class GrpcReceiver(Receiver):
 
     def __enter__(self) -> GrpcReceiver:
         self._pool = ThreadPoolExecutor(4)
+        self._server_port = self._start(0)
+        self.url = f"http://127.0.0.1:{self._server_port}"
+        return self
+
+    def _start(self, port: int) -> int:
         self._server = grpc.server(self._pool, options=[("grpc.so_reuseport", 0)])
         for signal in REQUESTS:
             name = {"traces": "Trace", "metrics": "Metrics", "logs": "Logs"}[signal]
             service = f"opentelemetry.proto.collector.{'trace' if signal == 'traces' else signal}.v1.{name}Service"
             handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._export(signal))
             self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {"Export": handler})])
-        port = self._server.add_insecure_port("127.0.0.1:0")
-        self.url = f"http://127.0.0.1:{port}"
+        port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self._server.start()
-        return self
+        return port
+
+    def drop_connections(self) -> None:
+        self._server.stop(0).wait()
+        self._start(self._server_port)
 
     def __exit__(self, *exc: object) -> None:
         self.stopping.set()
@@ -213,7 +239,7 @@ class GrpcReceiver(Receiver):
                 if reply.retry_after is not None:
                     info = RetryInfo()
                     info.retry_delay.FromMilliseconds(round(1000 * float(reply.retry_after)))
-                    detail = Any()
+                    detail = any_pb2.Any()
                     detail.Pack(info)
                     status = Status(code=reply.code, details=[detail])
                     context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))

@@ -88,6 +88,20 @@ def test_links_of_proc_out_of_proc_are_not_followed(tmp_path: Path) -> None:
             assert reason(files, path) is Reason.UNAVAILABLE
 
 
+def test_links_to_descriptors_are_read_and_not_followed(tmp_path: Path) -> None:
+    host = HostFiles()
+    with (tmp_path / "f").open("w") as held:
+        assert host.link(f"proc/{os.getpid()}/fd/{held.fileno()}") == str(tmp_path / "f")
+    for path in (
+        f"proc/{os.getpid()}/fd/x",
+        f"proc/{os.getpid()}/fd/..",
+        "proc/self/fd/0",
+        f"proc/{os.getpid()}/fd/0/x",
+    ):
+        with pytest.raises(ReadError):
+            host.link(path)
+
+
 def test_a_file_that_is_a_link_is_not_followed(files: HostFiles, tree: Path) -> None:
     (tree / "secret").write_bytes(b"secret")
     (tree / "sys" / "link").symlink_to(tree / "secret")

@@ -18,7 +18,7 @@ from gpumon.ingest.decode import decode_traces
 from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.records import Decoded, DecodeError, SpanRecord, StepColumns
 from gpumon.ingest.walk import decode_traces_walk
-from tests.ingest.payloads import Dice, mutated, random_request
+from tests.ingest.payloads import Dice, mutated, random_request, repeated_event
 
 SMALL_LIMITS = DecodeLimits(
     max_spans=3,
@@ -37,13 +37,14 @@ Plain = object
 
 
 def payloads(seed: int) -> Iterator[bytes]:
-    """Without end: each random request is followed by three mutations of it."""
+    """Without end: each random request is followed by three mutations and a repeated event."""
     random = Dice(seed)
     while True:
         body = random_request(random)
         yield body
         for _ in range(3):
             yield mutated(body, random)
+        yield repeated_event(random)
 
 
 def batches(bodies: Iterable[bytes], seed: int) -> Iterator[list[bytes]]:

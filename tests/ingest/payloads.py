@@ -35,6 +35,20 @@ def mutated(body: bytes, random: Dice) -> bytes:
     return bytes(raw)
 
 
+def repeated_event(random: Dice) -> bytes:
+    """A request with one event, mutated or odd, so often that it is worth a layout, and some sound ones around it."""
+    shape = _Shape(random)
+    shape.odd = random.choice((0.0, 0.0, 0.5))
+    event = shape.event(random)
+    if random.random() < 0.8:
+        event = mutated(event, random)
+    shape.odd = 0.0
+    events = [shape.event(random) for _ in range(random.choice((0, 0, 30)))]
+    events[len(events) // 2 : len(events) // 2] = [event] * 30
+    ids = wire.delimited(1, b"0123456789abcdef") + wire.delimited(2, b"01234567")
+    return wire.request(ids + b"".join(wire.delimited(11, event) for event in events))
+
+
 def _mutate(raw: bytearray, random: Dice) -> None:
     if not raw:
         return

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 
 import pytest
 
+from gpumon.host.host_files import HostFiles
 from gpumon.model import Binding, GpuProcess, GpuUuid, Reason
 from gpumon.requests.binding import Binder, ServerGpus
 from tests.fakes import FakeFiles
@@ -246,6 +249,17 @@ def test_the_search_for_a_sockets_owner_is_bounded(vllm: Host) -> None:
     vllm.files.link = counted  # type: ignore[method-assign]
     assert bound(vllm, {}, "127.0.0.1:40961").unbound == "no_process"
     assert looked == 8192
+
+
+def test_a_real_connection_is_found_in_the_real_proc() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        address, port = client.getsockname()
+        holders = [GpuProcess(os.getpid(), "0", G[0], None, None)]
+        binder = Binder(HostFiles(), lambda: holders, gpus=lambda: G, node_names=[])
+        binder.bind({}, 1, f"{address}:{port}")
+        list(binder.read(0.0))
+        found = binder.bind({}, 1, f"{address}:{port}")
+    assert (found.how, found.pid, found.gpus) == ("peer", os.getpid(), (G[0],))
 
 
 # --- the configuration ----------------------------------------------------------------------------------------------

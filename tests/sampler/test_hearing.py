@@ -10,7 +10,7 @@ import pytest
 
 from gpumon import catalogue
 from gpumon.host.clock import ManualClock
-from gpumon.model import GpuProcess, GpuUuid, Miss, Reason, Sample
+from gpumon.model import Distribution, GpuProcess, GpuUuid, Miss, Reason, Sample
 from gpumon.sampler.handover import Handover, Plan
 from gpumon.sampler.hearing import Hearing
 from gpumon.sampler.ring import Ring
@@ -216,9 +216,8 @@ def test_the_driver_calls_of_all_processes_add_up(stand: Stand) -> None:
         row = [1] * (len(catalogue.CALL_BOUNDS) + 1)
         stand.hear("calls", [("nvmlDeviceGetName", [*row, 500_000_000])])
     calls = [sample for sample in stand.hearing.samples() if sample.metric is catalogue.NVML_CALL]
-    assert [(sample.labels, sample.value) for sample in calls] == [
-        (("nvmlDeviceGetName",), (tuple([2] * (len(catalogue.CALL_BOUNDS) + 1)), 1.0))
-    ]
+    counts = tuple([2] * (len(catalogue.CALL_BOUNDS) + 1))
+    assert calls == [Sample(catalogue.NVML_CALL, ("nvmlDeviceGetName",), Distribution(counts, 1.0))]
 
 
 def test_a_state_is_logged_when_it_changes_with_what_helps(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:

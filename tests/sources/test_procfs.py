@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def stat(comm: str = "python", state: str = "S", minor: int = 1, major: int = 2,
 
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "stat": procfs.parse_stat,
+    "family": procfs.parse_family,
     "statm": procfs.parse_statm,
     "status": procfs.parse_status,
     "schedstat": procfs.parse_schedstat,
@@ -35,6 +37,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
 }
 VALID = {
     "stat": stat(),
+    "family": stat("a) (b"),
     "statm": b"100 50 3 2 0 1 0\n",
     "status": b"Name:\tx\nNSpid:\t4 1\nVmRSS:\t12 kB\nHugetlbPages:\t0 kB\nCpus_allowed_list:\t0-3,8\n",
     "schedstat": b"12 34 5\n",
@@ -230,6 +233,7 @@ def test_the_files_of_this_very_process_are_read() -> None:
     found = procfs.parse_stat((proc / "stat").read_bytes())
     assert found.state == "R"
     assert found.threads >= 1
+    assert procfs.parse_family((proc / "stat").read_bytes()) == (os.getppid(), os.getpgrp())
     assert procfs.parse_statm((proc / "statm").read_bytes()) > 100
     status = procfs.parse_status((proc / "status").read_bytes())
     assert status.cpus_allowed

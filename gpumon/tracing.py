@@ -1,0 +1,247 @@
+"""Wires the traces: receivers, intake, assembly, statistics, binding and forwarding. ``app`` owns one of these.
+
+The way of a request: a receiver reads it, the intake decodes it in its worker thread and hands it to ``_take``,
+which offers it to the forwarder and gives it to the assembler; half a second later at most, ``TraceSource`` collects
+the requests that are complete, counts them and tells the forwarder's tail policy. Only then is it a statistic; it was
+acknowledged when ``_take`` had returned.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+
+from gpumon.config import Config, parse_listen
+from gpumon.export.annotate import Annotator
+from gpumon.export.forward import Disk, Forwarder
+from gpumon.export.forward import Limits as ForwardLimits
+from gpumon.export.forward_send import Endpoint, Tls, make_sender
+from gpumon.export.forward_tail import SlowRule, SlowTail, keep_ratio
+from gpumon.host.clock import Clock
+from gpumon.host.files import Files
+from gpumon.ingest.adapters.seen import Reading
+from gpumon.ingest.assembly import Assembler
+from gpumon.ingest.auth import gate
+from gpumon.ingest.decode import decode_traces
+from gpumon.ingest.http_listener import HttpListener
+from gpumon.ingest.http_server import OtlpHttp
+from gpumon.ingest.intake import Decoders, Intake
+from gpumon.ingest.json_decode import decode_traces_json
+from gpumon.ingest.limits import Limits
+from gpumon.ingest.records import Decoded, Resource
+from gpumon.ingest.request import Signal, Transport
+from gpumon.ingest.signals import count_metrics, decode_logs
+from gpumon.ingest.web_config import WebConfig, grpc_credentials, ssl_context
+from gpumon.model import Binding, GpuUuid, Item
+from gpumon.node import Node
+from gpumon.requests.binding import Binder, ServerGpus
+from gpumon.requests.statistics import RequestStatistics
+from gpumon.runner import Source
+from gpumon.store import Store
+
+TICK_S = 0.5
+BIND_S = 5.0
+DRAIN_S = 2.0
+TAIL_HOLD_S = 30.0
+"""Longest wait of a trace for the verdict on its request, where only slow ones are forwarded."""
+
+
+class Tracing:
+    """Everything about traces. ``start`` and ``stop`` on the event loop; ``sources`` go to the runner."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        store: Store,
+        node: Node,
+        files: Files,
+        node_names: Sequence[str],
+        web: WebConfig | None,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._web = web
+        self._lock = threading.Lock()
+        """Over the assembler: the intake's worker adds, a source's thread collects."""
+        requests = config.requests
+        configured = [
+            ServerGpus(re.compile(servers), tuple(map(GpuUuid, gpus))) for servers, gpus in requests.gpus.items()
+        ]
+        self.binder = Binder(
+            files,
+            node.holders,
+            gpus=lambda: [gpu.uuid for gpu in node.known_gpus()],
+            node_names=node_names,
+            configured=configured,
+        )
+        self.statistics = RequestStatistics(
+            max_models=requests.max_models, max_tenants=requests.max_tenants, to_unix=clock.to_unix
+        )
+        self.assembler = Assembler(
+            reading=Reading(tenant_attributes=requests.tenant_attributes, models=requests.models), bind=self._bind
+        )
+        self.forwarder = self._build_forwarder(config)
+        otlp = config.otlp
+        self._limits = Limits(body_bytes=otlp.body_bytes, queue_bytes=otlp.queue_bytes, connections=otlp.connections)
+        decoders = Decoders(
+            decode_traces,
+            decode_traces_json,
+            lambda body, is_json: decode_logs(body, json=is_json),
+            lambda body, is_json: count_metrics(body, json=is_json),
+        )
+        self.intake = Intake(decoders, self._take, clock, self._limits)
+        self._http: HttpListener | None = None
+        self._busy_gpus: frozenset[GpuUuid] = frozenset()
+        self._running = AsyncExitStack()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def sources(self) -> list[tuple[Source, float]]:
+        """What the runner is to read, and how often."""
+        publish_s = self._config.cadence.publish_s
+        return [(TraceSource(self), TICK_S), (self.statistics, publish_s), (self.binder, BIND_S)]
+
+    async def start(self) -> dict[str, tuple[str, int]]:
+        """Serve; where, by protocol. Raises OSError when a port cannot be had."""
+        if self.forwarder is not None:
+            self.forwarder.start()
+        self.intake.start()
+        self._running.push_async_callback(self.intake.stop, DRAIN_S)
+        where = {}
+        otlp = self._config.otlp
+        if otlp.http is not None:
+            where["http"] = await self._serve_http(otlp.http)
+        if otlp.grpc is not None:
+            where["grpc"] = await self._serve_grpc(otlp.grpc)
+        return where
+
+    async def stop(self) -> None:
+        """Receivers first, then what they took is finished."""
+        await self._running.aclose()
+
+    def close(self) -> None:
+        """Forward what can be forwarded in a moment. Waits, so not on the event loop."""
+        if self.forwarder is not None:
+            self.forwarder.stop(DRAIN_S)
+
+    async def _serve_http(self, listen: str) -> tuple[str, int]:
+        address = parse_listen(listen)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        try:
+            listener = socket.create_server(address, family=family, backlog=512)
+        except OSError as error:
+            raise OSError(f"cannot listen on {listen} for OTLP/HTTP: {error.strerror or error}") from error
+        web = self._web
+        app = OtlpHttp(self.intake, self._limits, gate(web) if web is not None else None)
+        tls = ssl_context(web.tls) if web is not None and web.tls is not None else None
+        self._http = HttpListener(app, self._limits, tls)
+        self._http.start(listener)
+        self._running.push_async_callback(self._http.stop)
+        host, port = listener.getsockname()[:2]
+        return host, port
+
+    async def _serve_grpc(self, listen: str) -> tuple[str, int]:
+        from gpumon.ingest.grpc_server import GrpcReceiver  # 10 MB that only this port needs
+
+        address = parse_listen(listen)
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        web = self._web
+        receiver = GrpcReceiver(
+            self.intake,
+            self._limits,
+            gate(web) if web is not None else None,
+            grpc_credentials(web.tls) if web is not None and web.tls is not None else None,
+        )
+        try:
+            port = await receiver.start(f"{host}:{address.port}")
+        except OSError as error:
+            raise OSError(f"cannot listen on {listen} for OTLP/gRPC: {error}") from error
+        self._running.push_async_callback(receiver.stop, DRAIN_S)
+        return address.host, port
+
+    # --- the way of a request ---------------------------------------------------------------------------------------
+
+    def _take(self, signal: Signal, decoded: Decoded, raw_body: bytes, is_json: bool, peer: str, at_s: float) -> None:
+        if self.forwarder is not None:
+            self.forwarder.offer(signal, raw_body, is_json=is_json, at_s=at_s)
+        if signal is not Signal.METRICS:
+            with self._lock:
+                self.assembler.add(decoded, peer, at_s, self._to_steady)
+
+    def collect(self, at_s: float) -> Iterator[Item]:
+        """Count the requests that are complete; then everything the parts count themselves."""
+        with self._lock:
+            records = self.assembler.tick(at_s)
+            open_requests = self.assembler.open_requests()
+            self._busy_gpus = frozenset(GpuUuid(uuid) for uuid, count in self.assembler.open_by_gpu().items() if count)
+            samples: list[Item] = list(self.assembler.samples())
+        for record in records:
+            self.statistics.add(record, at_s)
+            if self.forwarder is not None:
+                self.forwarder.judge(record)
+        counts: dict[tuple[str, str], int] = {}
+        for one in open_requests:
+            counts[one.server, one.model] = counts.get((one.server, one.model), 0) + one.requests
+        self.statistics.set_open(counts, at_s)
+        yield from samples
+        yield from self.intake.samples()
+        if self._http is not None:
+            yield from self._http.samples()
+        if self.forwarder is not None:
+            yield from self.forwarder.samples()
+
+    def requests_open(self, uuid: GpuUuid) -> bool:
+        """Whether a request was known to be open on the GPU when the traces were last looked at."""
+        return uuid in self._busy_gpus
+
+    def _bind(self, resource: Resource, peer: str) -> Binding:
+        return self.binder.bind(resource.attributes, resource.key, peer)
+
+    def _to_steady(self, unix_ns: int) -> float:
+        return unix_ns / 1e9 - self._clock.to_unix(0.0)
+
+    # --- forwarding -------------------------------------------------------------------------------------------------
+
+    def _build_forwarder(self, config: Config) -> Forwarder | None:
+        forward = config.forward
+        if forward.endpoint is None:
+            return None
+        endpoint = Endpoint(
+            forward.endpoint,
+            Transport(forward.protocol),
+            forward.headers,
+            Tls(forward.ca, forward.certificate, forward.key),
+            gzip=forward.gzip,
+        )
+        now_s = self._clock.now_s
+        rule = SlowRule(forward.slow_first_token_s, forward.slow_inter_token_s, forward.slow_duration_s)
+        return Forwarder(
+            make_sender(endpoint, now_s, lambda: self._clock.to_unix(now_s())),
+            self._clock,
+            limits=ForwardLimits(max_bytes=forward.queue_bytes),
+            annotate=self._annotator() if forward.annotate else None,
+            keep=keep_ratio(forward.ratio) if forward.keep == "ratio" else None,
+            tail=(
+                SlowTail(rule, hold_s=TAIL_HOLD_S, max_bytes=forward.queue_bytes // 2)
+                if forward.keep == "slow"
+                else None
+            ),
+            disk=Disk(forward.spool, forward.spool_bytes) if forward.spool is not None else None,
+        )
+
+
+class TraceSource:
+    """Source ``traces``: collects what has become of the spans."""
+
+    name = "traces"
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def read(self, at_s: float) -> Iterator[Item]:
+        yield from self._tracing.collect(at_s)

@@ -1,0 +1,153 @@
+"""Where the sampler's words and the sources' questions meet."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gpumon import catalogue
+from gpumon.health import Health
+from gpumon.host.clock import ManualClock
+from gpumon.model import GpuProcess, GpuUuid, Miss, Reason, Rejection, Sample
+from gpumon.node import GpuHolders, Node
+from gpumon.sampler.wire import Batch
+from gpumon.store import Store
+from tests.fakes import FakeFiles
+
+A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
+MIG = GpuUuid("MIG-1")
+
+
+class Stand:
+    def __init__(self) -> None:
+        self.clock = ManualClock(at_s=1000.0)
+        self.store = Store()
+        self.health = Health(self.clock.to_unix)
+        self.node = Node(self.store, self.health, self.clock, processes_believed_s=30.0)
+
+    def source(self, name: str, *labels: str) -> float | None:
+        for sample in self.health.samples(self.clock.now_s()):
+            if sample.metric.name == f"gpumon_source_{name}" and sample.labels == labels:
+                assert isinstance(sample.value, (int, float))
+                return sample.value
+        return None
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return Stand()
+
+
+def test_what_is_put_is_stored_and_what_is_dropped_is_gone(stand: Stand) -> None:
+    sample = Sample(catalogue.GPU_PRESENT, ("0", A), 1.0)
+    stand.node.put("gpu_fast/00", 1000.0, [sample], 3.0)
+    assert list(stand.store.view(1000.0)) == [sample]
+    stand.node.drop("gpu_fast/00")
+    assert list(stand.store.view(1000.0)) == []
+
+
+def test_a_pass_is_accounted_by_source_with_its_misses_and_rejections(stand: Stand) -> None:
+    miss, rejection = Miss("gpu 0 fan", Reason.TIMEOUT), Rejection("power", Reason.OUT_OF_RANGE)
+    stand.node.passed(Batch("gpu_slow", f"gpu_slow/00/{A}", 999.0, 15.0, 0.2, [], [miss], [rejection]))
+    assert stand.source("up", "gpu_slow") == 1.0
+    assert stand.source("errors_total", "gpu_slow", "timeout") == 1
+    rejected = {s.labels: s.value for s in stand.store.self_samples(1000.0) if s.metric is catalogue.SAMPLES_REJECTED}
+    assert rejected == {("power", "out_of_range"): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("state", "up", "errors"),
+    [("running", 1.0, 0), ("unavailable", 0.0, 1), ("stuck", 0.0, 1), ("released", 0.0, 0)],
+)
+def test_nvmls_state_is_a_source_like_any_other(stand: Stand, state: str, up: float, errors: int) -> None:
+    stand.node.nvml_state("running", 999.0, Reason.UNAVAILABLE, "")
+    stand.node.nvml_state(state, 1000.0, Reason.TIMEOUT, "why")
+    assert stand.source("up", "nvml") == up
+    assert stand.source("errors_total", "nvml", "timeout") == errors
+
+
+def test_holders_are_believed_only_so_long(stand: Stand) -> None:
+    process = GpuProcess(7, "0", A, 1.0, None)
+    stand.node.gpu_processes(A, [process])
+    stand.clock.step(30.0)
+    stand.node.gpu_processes(B, [process._replace(uuid=B)])
+    assert [p.uuid for p in stand.node.holders()] == [A, B]
+    stand.clock.step(0.1)
+    assert [p.uuid for p in stand.node.holders()] == [B]
+    stand.node.gpu_processes(B, [])
+    assert stand.node.holders() == []
+
+
+def test_addresses_of_gpus_and_of_the_instances_on_them(stand: Stand) -> None:
+    stand.node.gpu_identity(A, "0", "0000:3b:00.0", 1)
+    stand.node.gpu_identity(B, "1", "", None)
+    stand.node.gpu_processes(A, [GpuProcess(7, "0", MIG, 1.0, None)])
+    stand.node.gpu_processes(B, [GpuProcess(8, "1", GpuUuid("MIG-2"), 1.0, None)])
+    assert stand.node.gpu_pci() == {A: "0000:3b:00.0", MIG: "0000:3b:00.0"}
+    assert [(gpu.gpu, gpu.uuid) for gpu in stand.node.known_gpus()] == [("0", A), ("1", B)]
+
+
+def test_an_identity_that_changes_replaces_the_one_before(stand: Stand) -> None:
+    stand.node.gpu_identity(A, "3", "", None)
+    stand.node.gpu_identity(A, "2", "0000:3b:00.0", 0)
+    assert [(gpu.gpu, gpu.pci_bus_id) for gpu in stand.node.known_gpus()] == [("2", "0000:3b:00.0")]
+
+
+def test_what_was_lost_on_the_way_is_one_counter_from_the_start(stand: Stand) -> None:
+    def lost() -> list[Sample]:
+        return list(stand.node.own_samples())
+
+    assert lost() == [Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), 0)]
+    stand.node.dropped_messages(3)
+    stand.node.dropped_messages(4)
+    assert lost() == [Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), 7)]
+
+
+# --- who holds the GPUs -----------------------------------------------------------------------------------------------
+
+
+def process_files(pid: int, comm: str) -> dict[str, bytes | str]:
+    stat = f"{pid} ({comm}) S 1 {pid} {pid} 0 -1 4194304 1 0 2 0 3 4 0 0 20 0 1 0 777 1 1 " + "0 " * 28
+    return {f"proc/{pid}/stat": stat, f"proc/{pid}/cgroup": "0::/\n"}
+
+
+def holders(stand: Stand, files: FakeFiles, *servers: str | re.Pattern[str]) -> GpuHolders:
+    return GpuHolders(stand.node, files, servers, 10)
+
+
+def test_a_holder_gets_its_name_from_proc(stand: Stand) -> None:
+    stand.node.gpu_processes(A, [GpuProcess(41, "0", A, 5.0, 0.25)])
+    source = holders(stand, FakeFiles(process_files(41, "python3")))
+    items = list(source.read(1000.0))
+    memory = [i for i in items if isinstance(i, Sample) and i.metric is catalogue.PROCESS_GPU_MEMORY]
+    assert [(sample.labels[:4], sample.value) for sample in memory] == [(("0", A, "41", "python3"), 5.0)]
+    assert [target.pid.number for target in source.targets()] == [41]
+
+
+def test_a_holder_that_has_no_proc_is_exported_without_a_name(stand: Stand) -> None:
+    stand.node.gpu_processes(A, [GpuProcess(41, "0", A, 5.0, None)])
+    items = list(holders(stand, FakeFiles(process_files(1, "init"))).read(1000.0))
+    memory = [i for i in items if isinstance(i, Sample) and i.metric is catalogue.PROCESS_GPU_MEMORY]
+    assert [sample.labels[2:4] for sample in memory] == [("41", "")]
+
+
+@pytest.mark.parametrize(
+    ("server", "comm", "found"),
+    [
+        ("vllm", "vllm", True),
+        ("vllm", "vllm-worker", False),
+        ("v.lm", "vllm", False),
+        ("text-generation-launcher", "text-generation", True),  # the kernel keeps 15 bytes
+        (re.compile(r"llama-.*"), "llama-server", True),
+        (re.compile(r"llama-.*"), "my-llama-server", False),
+        (re.compile(r"a|b"), "ab", False),
+        (re.compile(r"(?i)VLLM"), "vllm", True),
+    ],
+)
+def test_servers_are_found_by_whole_names_and_patterns(
+    stand: Stand, server: str | re.Pattern[str], comm: str, found: bool
+) -> None:
+    source = holders(stand, FakeFiles(process_files(41, comm)), server)
+    assert list(source.read(1000.0)) == []
+    assert [target.pid.number for target in source.targets()] == ([41] if found else [])
