@@ -300,7 +300,7 @@ class App:
             except (ReadError, SourceError):
                 continue  # it ended just now
             yield Sample(catalogue.SELF_CPU, (component,), stat.cpu_ticks / TICKS_PER_SECOND)
-            yield Sample(catalogue.SELF_RESIDENT, (component,), resident * os.sysconf("SC_PAGESIZE"))
+            yield Sample(catalogue.SELF_RESIDENT, (component,), float(resident * os.sysconf("SC_PAGESIZE")))
 
 
 def _plan(config: Config) -> Plan:
@@ -368,7 +368,7 @@ async def _serve(app: App, listener: socket.socket) -> None:
     def stop() -> None:
         if server.should_exit:
             os._exit(1)  # asked twice: now
-        server.should_exit = True
+        server.end()
 
     def reload() -> None:
         loop.run_in_executor(None, _quietly_reload, app)
@@ -385,7 +385,21 @@ def _quietly_reload(app: App) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: it would end the process by the signal, not by its own exit status."""
+    """uvicorn without its signal handlers, which would end the process by the signal and not by its own exit status,
+    and without the ten wake-ups a second in which it would look whether to end.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """From the event loop."""
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        await self._ended.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -118,9 +118,13 @@ def test_unknown_phase_is_refused_at_once(sender: Sender) -> None:
 
 
 def test_a_failure_marks_the_request_without_its_text(sender: Sender) -> None:
-    with pytest.raises(RuntimeError), trace_request(tracer=sender.tracer) as request:
-        request.token()
-        raise RuntimeError("cannot tokenize 'correct horse'")
+    def generate() -> None:
+        with trace_request(tracer=sender.tracer) as request:
+            request.token()
+            raise RuntimeError("cannot tokenize 'correct horse'")
+
+    with pytest.raises(RuntimeError):
+        generate()
     record = received(sender)
     assert record.outcome == "error"
     assert record.completion_tokens == 1

@@ -19,6 +19,7 @@ from gpumon import catalogue
 from gpumon.ingest.adapters.choose import SERVERS, Chooser
 from gpumon.ingest.adapters.seen import Adapter, Ignored, PhaseSeen, Reading, RequestSeen, StepSeen
 from gpumon.ingest.complete import Completion
+from gpumon.ingest.dedupe import Seen
 from gpumon.ingest.evaluations import EVENT, STATES, Evaluations, evaluation_of
 from gpumon.ingest.halves import Halves
 from gpumon.ingest.nccl import Collectives, is_collective
@@ -50,6 +51,7 @@ class Assembler:
         self._reading = reading or Reading()
         self._bind = bind
         self._collectives = collectives or Collectives()
+        self._collectives_seen = Seen(size=16_384)
         self._chooser = Chooser()
         self._completion = Completion(self._reading.gate)
         self._received: Counter[str] = Counter(dict.fromkeys((*SERVERS, "unknown"), 0))
@@ -59,12 +61,15 @@ class Assembler:
         self._waiting = Waiting(self._limits, self._servers, self._dropped)
         self._due: deque[tuple[float, bytes, NodeKey]] = deque()
         self._ready: list[RequestRecord] = []
+        self._unix_epoch_s = 0.0
+        """On the steady clock, by what was handed in last."""
         self._halves = Halves(self._limits.ttl_s)
         self.evaluations = Evaluations()
 
     def add(self, decoded: Decoded, peer: str, at_s: float, to_steady: Callable[[int], float]) -> None:
         """Take in a decoded batch. peer: address it came from. to_steady: unix nanoseconds to steady seconds."""
-        now_ns = int((at_s - to_steady(0)) * 1e9)
+        self._unix_epoch_s = to_steady(0)
+        now_ns = int((at_s - self._unix_epoch_s) * 1e9)
         late_ns = now_ns - int(self._limits.late_s * 1e9)
         future_ns = now_ns + int(self._limits.future_s * 1e9)
         for steps in decoded.steps:
@@ -100,12 +105,12 @@ class Assembler:
         """
         return self._servers.open()
 
-    def open_by_server(self) -> dict[str, int]:
-        """The same by kind of server; every kind is there."""
-        counts = dict.fromkeys(SERVERS, 0)
+    def open_by_model(self) -> dict[tuple[str, str], int]:
+        """The same by (server, model); pairs without any are left out."""
+        counts: Counter[tuple[str, str]] = Counter()
         for one in self.open_requests():
-            counts[one.server] += one.requests
-        return counts
+            counts[one.server, one.model] += one.requests
+        return dict(counts)
 
     def open_by_gpu(self) -> dict[str, int]:
         """The same by UUID of the GPUs that the servers are bound to; a request on eight GPUs counts on each."""
@@ -149,7 +154,7 @@ class Assembler:
 
     def _add_span(self, span: SpanRecord, peer: str, at_s: float, late_ns: int, future_ns: int) -> None:
         if is_collective(span):
-            if self._waiting.first_time(span):
+            if self._collectives_seen.add(span.resource.key, span.trace_id, span.span_id):
                 self._collectives.add_span(span)
             return
         adapter = self._chooser.of_span(span)
@@ -175,7 +180,7 @@ class Assembler:
 
     def _add_request(self, span: SpanRecord, adapter: Adapter, seen: RequestSeen, peer: str, at_s: float) -> None:
         record = seen.record
-        record.arrived_s = at_s
+        record.arrived_s = self._arrived_s(record.start_ns, at_s)
         node = Node(adapter, span.resource, span.parent_id, seen)
         if span.end_ns == 0:
             self._waiting.add_unfinished(span, node, peer, at_s)
@@ -187,6 +192,10 @@ class Assembler:
         if record.outcome != "incomplete":
             server.concurrency.add(record.start_ns, record.end_ns)
         self._due.append((at_s + self._limits.grace_s, span.trace_id, (span.resource.key, span.span_id)))
+
+    def _arrived_s(self, start_ns: int, at_s: float) -> float:
+        """When a request began, on our clock; when its span came where that is not told, or later."""
+        return min(at_s, start_ns / 1e9 + self._unix_epoch_s) if start_ns > 0 else at_s
 
     def _evaluations_on(self, span: SpanRecord, at_s: float) -> bool:
         told = [event.attributes for event in span.events if event.name == EVENT]
@@ -232,13 +241,14 @@ class Assembler:
         if not ends:
             return
         first = telling[0] if telling else next(iter(trace.groups.values()))
+        start_ns = min(start_ns for start_ns, _ in ends)
         record = RequestRecord(
             trace_id=trace_id,
             request_id="",
             server=first.adapter.server,
             model=self._servers.of(first.adapter.server, first.resource, trace.peer).model,
-            arrived_s=trace.first_s,
-            start_ns=min(start_ns for start_ns, _ in ends),
+            arrived_s=self._arrived_s(start_ns, trace.first_s),
+            start_ns=start_ns,
             end_ns=max(end_ns for _, end_ns in ends),
             outcome="incomplete",
         )

@@ -116,7 +116,10 @@ def read_events(blobs: Sequence[bytes]) -> Table:
 
 
 def read_layout(event: bytes) -> _Layout | None:
-    """Layout of a serialised token event; None where it holds anything that is not expected in one."""
+    """Layout of a serialised token event; None where it holds anything that is not expected in one.
+
+    Of what is there twice the last wins, as in protobuf.
+    """
     mask = bytearray(b"\xff" * len(event) + bytes(-len(event) % 8))
     at: int | None = None
     named = False
@@ -124,11 +127,11 @@ def read_layout(event: bytes) -> _Layout | None:
     place, end = 0, len(event)
     while place < end:
         tag = event[place]
-        if tag == 0x09 and at is None and place + 9 <= end:  # time_unix_nano, fixed64
+        if tag == 0x09 and place + 9 <= end:  # time_unix_nano, fixed64
             at = place + 1
             mask[at : at + 8] = bytes(8)
             place += 9
-        elif tag == 0x12 and not named and place + 2 <= end:  # name
+        elif tag == 0x12 and place + 2 <= end:  # name
             after = place + 2 + event[place + 1]
             if after > end or event[place + 2 : after] not in _TOKEN_NAMES:
                 return None
@@ -137,7 +140,7 @@ def read_layout(event: bytes) -> _Layout | None:
         elif tag == 0x1A and place + 2 <= end and event[place + 1] < 0x80:  # attributes
             after = place + 2 + event[place + 1]
             read = _read_attribute(event, place + 2, after) if after <= end else None
-            if read is None or read[0] in values:
+            if read is None:
                 return None
             key, value = read
             values[key] = value

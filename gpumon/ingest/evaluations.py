@@ -53,8 +53,8 @@ class _Known(NamedTuple):
 class Evaluations:
     """Scores and requests that wait for each other.
 
-    window_s: how long. size: most keys kept of either kind; the oldest are forgotten (a score then counts as
-    unmatched).
+    window_s: how long. size: most keys of waiting scores, and half of those of requests, each of which has up to three;
+    the oldest are forgotten.
     """
 
     def __init__(self, window_s: float = 600.0, size: int = 8192) -> None:
@@ -104,7 +104,7 @@ class Evaluations:
                 self.counts["attached"] += 1
             self._known[key] = known
             self._known.move_to_end(key)
-        while len(self._known) > self._size:
+        while len(self._known) > 2 * self._size:
             self._known.popitem(last=False)
 
     def expire(self, at_s: float) -> None:

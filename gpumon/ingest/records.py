@@ -171,6 +171,7 @@ DROPPED_ATTRIBUTES = frozenset(
         "output.value",
         "llm.prompts",
         "llm.completions",
+        "generation",  # TGI's send_generation
     }
 )
 """Attributes that may hold prompts, completions or token ids. Dropped while decoding, whatever the span. So is every

@@ -1,8 +1,8 @@
 """The table of traces that are not finished: what is added, what belongs to a request, what goes when room is short.
 
-Copies of spans are refused by a bounded memory of span ids; copies of steps are kept and found on completion. Children
-that come after their request's record are recognised by their parent, or by their trace where that was one request's
-own, as long as those are remembered.
+Copies of spans are refused; copies of steps are kept and found on completion. Requests that are finished are
+remembered, so that copies of their spans and children that come too late are recognised: by the trace where it was one
+request's own, else by the ids of all its spans.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Waiting:
         self._limits = limits
         self._servers = servers
         self._dropped = dropped
-        self._seen = Seen()
+        self._finished = Seen()
         self._traces: OrderedDict[bytes, Trace] = OrderedDict()
         self.spans = 0
         self.steps = 0
@@ -66,12 +66,8 @@ class Waiting:
         return len(self._traces)
 
     def knows(self, resource: Resource, trace_id: bytes, span_id: bytes) -> bool:
-        """Whether the span came before."""
-        return self._seen.knows(resource.key, trace_id, span_id)
-
-    def first_time(self, span: SpanRecord) -> bool:
-        """Remember a span that is not kept; False if it came before."""
-        return self._seen.add(span.resource.key, span.trace_id, span.span_id)
+        """Whether a request's span came before."""
+        return self._finished.knows(resource.key, trace_id, span_id)
 
     def add_columns(self, columns: StepColumns, adapter: Adapter, peer: str, at_s: float) -> None:
         """Keep steps."""
@@ -90,7 +86,7 @@ class Waiting:
 
     def add_span(self, span: SpanRecord, node: Node, peer: str, at_s: float) -> None:
         """Keep a span that is neither request nor step."""
-        trace = self._trace_of_child(span.trace_id, span.parent_id, span.resource, peer, at_s)
+        trace = self._trace_of_child(span.trace_id, span.parent_id, peer, at_s)
         if trace is None:
             self._dropped["after_request"] += 1
         elif self._keep(trace, span, node) and not isinstance(node.seen, LinkSeen):
@@ -98,9 +94,13 @@ class Waiting:
 
     def add_request(self, span: SpanRecord, node: Node, peer: str, at_s: float) -> bool:
         """Keep a finished request span; False for a copy."""
-        trace = self._traces.get(span.trace_id) or self._new_trace(span.trace_id, peer, at_s)
-        if not self._keep(trace, span, node):
+        if not self._finished.add(span.resource.key, span.trace_id, span.span_id):
+            self._dropped["duplicate"] += 1
             return False
+        trace = self._traces.get(span.trace_id) or self._new_trace(span.trace_id, peer, at_s)
+        key = (span.resource.key, span.span_id)
+        self.spans += key not in trace.nodes
+        trace.nodes[key] = node
         self._news(span.trace_id, trace, at_s)
         trace.peer = peer
         trace.requests_seen += 1
@@ -133,12 +133,15 @@ class Waiting:
         else:
             spans, pieces = len(trace.nodes), trace.steps
             children, steps = self.family(trace, key, node)
+            if node.parent_id is not None:
+                for span_id in {key[1], *(child.span_id for child in children), *(one.parent_id for one in steps)}:
+                    self._finished.add(0, trace_id, span_id or b"")
             self.spans -= spans - len(trace.nodes)
             self.steps -= pieces - trace.steps
         if not trace.nodes and not trace.groups:
             self._remove(trace_id)
             if node.parent_id is None:
-                self._seen.add(0, trace_id, b"")
+                self._finished.add(0, trace_id, b"")
         return Taken(node, trace.peer, children, steps)
 
     def take_expired(self, at_s: float) -> tuple[bytes, Trace] | None:
@@ -203,7 +206,7 @@ class Waiting:
         at_s: float,
         number: int,
     ) -> StepGroup | None:
-        trace = self._trace_of_child(trace_id, parent_id, resource, peer, at_s)
+        trace = self._trace_of_child(trace_id, parent_id, peer, at_s)
         if trace is None:
             self._dropped["after_request"] += number
             return None
@@ -220,16 +223,15 @@ class Waiting:
         self.steps += number
         return group
 
-    def _trace_of_child(
-        self, trace_id: bytes, parent_id: bytes | None, resource: Resource, peer: str, at_s: float
-    ) -> Trace | None:
+    def _trace_of_child(self, trace_id: bytes, parent_id: bytes | None, peer: str, at_s: float) -> Trace | None:
         """The trace a child belongs to, new or not; None where its request is finished."""
         trace = self._traces.get(trace_id)
+        if trace is None and self._finished.knows(0, trace_id, b""):
+            return None
+        if (trace is None or trace.requests_seen) and parent_id and self._finished.knows(0, trace_id, parent_id):
+            return None
         if trace is None:
-            finished = self._seen.knows(0, trace_id, b"") or (
-                parent_id is not None and self._seen.knows(resource.key, trace_id, parent_id)
-            )
-            return None if finished else self._new_trace(trace_id, peer, at_s)
+            return self._new_trace(trace_id, peer, at_s)
         self._news(trace_id, trace, at_s)
         return trace
 
@@ -243,14 +245,11 @@ class Waiting:
             self._traces.move_to_end(trace_id)
 
     def _keep(self, trace: Trace, span: SpanRecord, node: Node) -> bool:
-        if not self._seen.add(span.resource.key, span.trace_id, span.span_id):
-            self._dropped["duplicate"] += 1
-            return False
         key = (span.resource.key, span.span_id)
-        if len(trace.nodes) >= self._limits.spans_per_trace and not isinstance(node.seen, RequestSeen):
-            self._dropped["overflow"] += 1
+        if key in trace.nodes or len(trace.nodes) >= self._limits.spans_per_trace:
+            self._dropped["duplicate" if key in trace.nodes else "overflow"] += 1
             return False
-        self.spans += key not in trace.nodes
+        self.spans += 1
         trace.nodes[key] = node
         return True
 

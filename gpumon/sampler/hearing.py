@@ -56,6 +56,8 @@ class Hearing:
         """One of catalogue.NVML_STATE's values. Read by any thread."""
         self.spoke = False
         """Whether the present process has said anything of NVML yet."""
+        self.news = False
+        """Whether ``samples`` has something else to say than the last time it was asked."""
         self._listener = listener
         self._clock = clock
         self._requests_open = requests_open
@@ -90,6 +92,7 @@ class Hearing:
     def tell_state(self, state: str, reason: Reason, detail: str) -> None:
         """The state as the link found it out."""
         self.state = state
+        self.news = True
         self._listener.nvml_state(state, self._clock.now_s(), reason, detail)
 
     # --- rows -------------------------------------------------------------------------------------------------------
@@ -182,6 +185,7 @@ class Hearing:
 
     def _gone(self, uuid: GpuUuid, how: str) -> None:
         self._absent[uuid] = how
+        self.news = True
         owners = [owner for owner in self._owners if owner.endswith(f"/{uuid}")]
         self._owners.difference_update(owners)
         for owner in owners:
@@ -192,6 +196,7 @@ class Hearing:
         log.info("gpu=%s uuid=%s state=back", gpu, uuid)
         known = GpuUuid(uuid)
         self._absent.pop(known, None)
+        self.news = True
         self._gpus[known] = gpu
         if known in self._activity:
             self._activity[known].rename(gpu)
@@ -215,6 +220,7 @@ class Hearing:
 
     def samples(self) -> Iterator[Sample]:
         """The state, the GPUs that are present, and what the driver's calls took."""
+        self.news = False
         for name in catalogue.NVML_STATE.values:
             yield Sample(catalogue.NVML_STATE, (name,), float(name == self.state))
         for uuid, gpu in self._gpus.items():

@@ -191,9 +191,12 @@ class SamplerLink:
             self._begin_process(at_s, plan)
         if self._ring is not None:
             self._hearing.drain(self._ring, at_s, self._fast_ttl_s)
-        self._listener.put("sampler", at_s, self._own_samples(), 10 * self._publish_s + 5.0)
+        self._publish(at_s)
         with self._wishes:
             self._wishes.notify_all()
+
+    def _publish(self, at_s: float) -> None:
+        self._listener.put("sampler", at_s, list(self._own_samples()), 10 * self._publish_s + 5.0)
 
     def _listen(self, due_s: float) -> None:
         """Take messages until it is time for the next round, or somebody wakes us, or the process is gone."""
@@ -211,6 +214,8 @@ class SamplerLink:
             before = self.state
             if ready and not self._hear_one():
                 return
+            if self._hearing.news:
+                self._guarded(lambda: self._publish(self._clock.now_s()))
             if self.state != before == "starting":
                 due_s = min(due_s, self._clock.now_s() + FIRST_ROWS_S)
 

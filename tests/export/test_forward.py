@@ -83,9 +83,9 @@ class Bench:
     @property
     def dropped(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        for metric, (*_, reason), value in self.forwarder.samples():
+        for (metric, labels), value in values(self.forwarder).items():
             if metric is FORWARD_DROPPED and value:
-                found[reason] = found.get(reason, 0.0) + cast(float, value)
+                found[labels[1]] = found.get(labels[1], 0.0) + value
         return found
 
 

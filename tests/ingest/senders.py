@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanLimits, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
-from opentelemetry.trace import Context, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
 
 from gpumon.ingest.assembly import Assembler
 from gpumon.ingest.decode import decode_traces
@@ -115,8 +116,6 @@ def _context(parent: Span | SpanContext | None) -> Context:
     if parent is None:
         return Context()
     if isinstance(parent, SpanContext):
-        from opentelemetry.trace import NonRecordingSpan
-
         return set_span_in_context(NonRecordingSpan(parent), Context())
     return set_span_in_context(parent, Context())
 
@@ -148,6 +147,3 @@ def counts(assembler: Assembler, name: str) -> dict[str, Any]:
     """Samples of a family by its labels, without the zeros."""
     found = [sample for sample in assembler.samples() if sample.metric.name == name and sample.value]
     return {sample.labels[0] if len(sample.labels) == 1 else sample.labels: sample.value for sample in found}  # type: ignore[misc]
-
-
-Build = Callable[[], list[ReadableSpan]]

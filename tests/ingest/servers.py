@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan, Span
 from opentelemetry.trace import SpanContext, SpanKind
@@ -21,10 +22,10 @@ def vllm_sender(**resource: str) -> Sender:
 
 
 def vllm_request(
-    sender: Sender, start_ns: int = T0, duration_ns: int = 2_000 * MS, parent: SpanContext | None = None, **more: object
+    sender: Sender, start_ns: int = T0, duration_ns: int = 2_000 * MS, parent: SpanContext | None = None, **more: Any
 ) -> Span:
     """TTFT 123.457 ms, queue 20.001 ms, prefill 90.5 ms, decode 1.8 s; 12 prompt and 64 completion tokens."""
-    attributes = {
+    attributes: dict[str, Any] = {
         "gen_ai.latency.time_to_first_token": 0.123457,
         "gen_ai.latency.e2e": duration_ns / 1e9,
         "gen_ai.latency.time_in_queue": 0.020001,
@@ -57,11 +58,12 @@ def sglang_request(
     level: int = 3,
     seed: int = 1,
     host: str = "aabbccddee",
+    lost: Sequence[int] = (),
 ) -> list[ReadableSpan]:
     """A whole request in SGLang's order of export: steps, phases, schedulers, and the root last.
 
     Queue 60 ms, prefill 140 ms, first token 210 ms after the start; rank r's steps end r µs later. One token more
-    than steps, the first coming out of the prefill.
+    than steps, the first coming out of the prefill. lost: steps of rank 0 that were never exported.
     """
     sender = Sender("sglang server", {"service.name": "sglang"}, Ids(seed))
     rid = "0123456789abcdef"
@@ -75,7 +77,7 @@ def sglang_request(
     sender.span("tokenize", T0, T0 + 3 * MS, parent=tokenizer)
     tokenizer.end(T0 + 5 * MS)
     for rank in range(ranks):
-        sglang_rank(sender, root, rank, steps, level)
+        sglang_rank(sender, root, rank, steps, level, lost if rank == 0 else ())
     end_ns = SGLANG_FIRST_NS + steps * SGLANG_STEP_NS + 2 * MS
     root.set_attributes(
         {
@@ -95,7 +97,7 @@ def sglang_request(
     return sender.spans
 
 
-def sglang_rank(sender: Sender, root: Span, rank: int, steps: int, level: int = 3) -> None:
+def sglang_rank(sender: Sender, root: Span, rank: int, steps: int, level: int = 3, lost: Sequence[int] = ()) -> None:
     """Phases and steps of one tensor-parallel rank."""
     late_ns = rank * 1_000
     scheduler = sender.start(
@@ -116,6 +118,8 @@ def sglang_rank(sender: Sender, root: Span, rank: int, steps: int, level: int = 
     forward = sender.start("decode_forward", SGLANG_FIRST_NS + late_ns, parent=scheduler)
     for step in range(steps if level >= 3 else 0):
         start_ns = SGLANG_FIRST_NS + late_ns + step * SGLANG_STEP_NS
+        if step in lost:
+            continue
         schedule = ("schedule", start_ns, {"bid": "00c0ffee", "batch_size": 16, "forward_mode": "decode"})
         sender.span(
             "decode_loop",
@@ -194,8 +198,8 @@ def triton_request(responses: Sequence[int] = ()) -> list[ReadableSpan]:
     model.add_event("REQUEST_START", {}, T0 + 2 * MS)
     model.add_event("QUEUE_START", {}, T0 + 3 * MS)
     compute = sender.start("compute", T0 + 44_700_000, parent=model, kind=SpanKind.SERVER)
-    for name, at_ms in (("COMPUTE_START", 44.7), ("COMPUTE_INPUT_END", 46), ("COMPUTE_OUTPUT_START", 290)):
-        compute.add_event(name, {}, T0 + round(at_ms * MS))
+    for name, after_ms in (("COMPUTE_START", 44.7), ("COMPUTE_INPUT_END", 46.0), ("COMPUTE_OUTPUT_START", 290.0)):
+        compute.add_event(name, {}, T0 + round(after_ms * MS))
     compute.add_event("COMPUTE_END", {}, T0 + 295 * MS)
     compute.end(T0 + 295 * MS)
     model.add_event("REQUEST_END", {}, T0 + 296 * MS)
@@ -206,10 +210,10 @@ def triton_request(responses: Sequence[int] = ()) -> list[ReadableSpan]:
     return sender.spans
 
 
-def trtllm_request(**more: object) -> list[ReadableSpan]:
+def trtllm_request(**more: Any) -> list[ReadableSpan]:
     """TTFT 88.125 ms, queue not measured (-1), transfer of the KV cache 12.5 ms by its events."""
     sender = Sender("trt.llm", {"service.name": "unknown_service"})
-    attributes = {
+    attributes: dict[str, Any] = {
         "gen_ai.latency.time_to_first_token": 0.088125,
         "gen_ai.latency.e2e": 1.0,
         "gen_ai.latency.time_in_queue": -1,

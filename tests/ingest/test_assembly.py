@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_order_and_copies_of_arrival_change_nothing(data: st.DataObject) -> None
     sent: list[ReadableSpan] = [*spans, *(spans[i] for i in copies)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=6)))
     edges = [0, *cuts, len(sent)]
-    batches = [sent[start:end] for start, end in zip(edges[:-1], edges[1:], strict=True)]
+    batches = [sent[start:end] for start, end in pairwise(edges)]
     records = assemble(*batches)
     assert sorted((plain(record) for record in records), key=lambda told: told["server"]) == EXPECTED
 
@@ -94,6 +95,19 @@ def test_children_that_come_after_the_record_are_counted_and_no_request_of_their
     assert dropped(assembler) == {"after_request": len(spans) - 1}
 
 
+def test_copies_of_the_children_of_a_finished_request_in_a_trace_of_others_are_counted() -> None:
+    agent = Sender("my.agent").start("agent", T0)
+    sender = Sender("sglang server", {"service.name": "sglang"}, Ids(3))
+    root = sender.start(" Req aaaa", T0, parent=agent.get_span_context(), attributes={"rid": "aaaa"})
+    sglang_rank(sender, root, 0, 5)
+    root.end(SGLANG_END_NS)
+    assembler = Assembler()
+    assert len(assemble(sender.spans, assembler=assembler)) == 1
+    assembler.add(decode(sender.spans), "peer", NOW_S + 20, to_steady)
+    assert assembler.tick(NOW_S + 1000) == []
+    assert dropped(assembler) == {"after_request": len(sender.spans) - 1, "duplicate": 1}
+
+
 def test_requests_of_one_trace_keep_their_own_children() -> None:
     """An agent's trace: the same remote parent above several requests."""
     agent = Sender("my.agent").start("agent", T0)
@@ -106,10 +120,24 @@ def test_requests_of_one_trace_keep_their_own_children() -> None:
     assert {rid: len(record.rank_steps[0]) for rid, record in records.items()} == {"aaaa": 5, "bbbb": 9}
 
 
+def test_lost_children_in_a_trace_of_others_are_counted_and_no_request_of_their_own() -> None:
+    agent = Sender("my.agent").start("agent", T0)
+    sender = Sender("sglang server", {"service.name": "sglang"}, Ids(3))
+    other = sender.start("Scheduler", T0, parent=agent.get_span_context())  # never sent, nor its parent
+    sender.span("decode_loop", T0, T0 + MS, parent=other, attributes={"decode_ct": 0})
+    sender.span(" Req aaaa", T0, T0 + MS, parent=agent.get_span_context())
+    assembler = Assembler()
+    [record] = assemble(sender.spans, assembler=assembler)
+    assert record.token_ns is None
+    assert assembler.tick(NOW_S + 1000) == []
+    assert dropped(assembler) == {"orphan": 1}
+
+
 def test_ranks_on_another_host_with_a_resource_of_its_own_find_their_request() -> None:
     first = Sender("sglang server", {"service.name": "sglang", "host.name": "a"}, Ids(1))
     second = Sender("sglang server", {"service.name": "sglang", "host.name": "b"}, Ids(2))
-    root = first.start(" Req 0123", T0, attributes={"rid": "0123"})
+    agent = Sender("my.agent").start("agent", T0)
+    root = first.start(" Req 0123", T0, parent=agent.get_span_context(), attributes={"rid": "0123"})
     sglang_rank(first, root, 0, 6)
     sglang_rank(second, root, 1, 6)
     root.end(SGLANG_END_NS)
@@ -140,6 +168,13 @@ def test_phases_whose_link_to_the_request_was_lost_are_its_own_in_a_trace_of_its
     assert record.rank_steps == {}  # which rank, nobody told
 
 
+def test_a_request_began_by_our_clock_when_its_span_says() -> None:
+    sender = vllm_sender()
+    vllm_request(sender)
+    [record] = assemble(sender.spans)
+    assert record.arrived_s == pytest.approx(to_steady(T0))
+
+
 def test_concurrency_counts_requests_open_when_this_one_began_with_itself() -> None:
     sender = vllm_sender()
     for start_ms, duration_ms in ((0, 100), (50, 100), (99, 10), (100, 10), (140, 200)):
@@ -162,11 +197,10 @@ def test_open_requests_are_those_with_children_and_no_span_of_their_own() -> Non
     assembler.add(decode(second.spans), "10.0.0.7:1", NOW_S, to_steady)
     [one] = assembler.open_requests()
     assert (one.server, one.model, one.requests, one.peer) == ("sglang", "llama", 2, "10.0.0.7:1")
-    assert assembler.open_by_server()["sglang"] == 2
-    assert assembler.open_by_server()["vllm"] == 0
+    assert assembler.open_by_model() == {("sglang", "llama"): 2}
     assert assembler.open_by_gpu() == {"GPU-1": 2, "GPU-2": 2}
     assembler.add(decode(first[-1:]), "10.0.0.7:1", NOW_S + 1, to_steady)
-    assert assembler.open_by_server()["sglang"] == 1
+    assert assembler.open_by_model() == {("sglang", "meta-llama/Llama-3.1-70B"): 1}
     [record] = assembler.tick(NOW_S + 3)
     assert record.binding.gpus == ("GPU-1", "GPU-2")
     assert record.concurrency == 1  # by what came of the other one, it began later
@@ -209,7 +243,7 @@ def test_a_flood_of_orphans_meets_bounded_memory() -> None:
     tracemalloc.stop()
     assert held < 2000 * 1_600
     assert dropped(assembler) == {"overflow": 98_000}
-    assert assembler.open_by_server()["sglang"] <= 2000
+    assert sum(assembler.open_by_model().values()) <= 2000
     records = assembler.tick(NOW_S + 1000)
     assert len(records) == 2000
     assert {record.outcome for record in records} == {"incomplete"}
@@ -324,7 +358,7 @@ def test_ten_million_token_times_are_cut() -> None:
 
 
 def test_nothing_of_the_text_reaches_a_record() -> None:
-    attributes = {
+    attributes: dict[str, Any] = {
         "gen_ai.prompt": SECRET,
         "gen_ai.prompt.0.content": SECRET,
         "gen_ai.completion": SECRET,

@@ -373,6 +373,17 @@ def test_tokens_of_gathered_requests_go_back_to_their_own_spans() -> None:
             assert found == [1000 * number + row for row in range(number * 7)]
 
 
+def test_odd_events_around_the_borders_of_a_pass_find_their_spans() -> None:
+    events = [wire.delimited(2, "token_emitted")] * 40_000
+    for row in (0, 9, 16_383, 16_384, 16_385, 32_767, 32_768, 39_999):
+        events[row] = wire.delimited(2, "other") + wire.fixed64(1, row)
+    spans = [
+        raw_span(*events[first:last]) for first, last in ((0, 10), (10, 16_384), (16_384, 33_000), (33_000, 40_000))
+    ]
+    for body in (wire.request(*spans), wire.request(raw_span(*events))):
+        assert differing([body]) == []
+
+
 def test_a_body_that_cannot_be_read_leaves_its_neighbours_alone() -> None:
     good = wire.request(raw_span(*[raw_token(START)] * 40))
     torn = good[:-3]
@@ -530,7 +541,64 @@ def test_the_fast_path_and_the_walk_agree_whatever_the_events(events: list[bytes
     assert differing([wire.request(raw_span(*events))]) == []
 
 
-@pytest.mark.parametrize("depth", [20, 90, 93, 94, 95, 96, 97, 98, 99, 100, 101, 110, 1000])
+COUNT_KEY = "gen_ai.token.count"
+
+
+@pytest.mark.parametrize(
+    "trap",
+    [
+        wire.pair(COUNT_KEY, wire.whole(5) + wire.boolean(True)),  # as long as a varint of three bytes
+        wire.pair(COUNT_KEY, wire.whole(5) + wire.integer(15, 1)),
+        wire.pair(COUNT_KEY, wire.integer(2, 2**14)),
+        wire.pair(COUNT_KEY, wire.text("ab")),
+        wire.pair(COUNT_KEY, wire.whole(5, size=3)),
+        wire.delimited(2, wire.whole(2**14)) + wire.delimited(1, COUNT_KEY),
+        wire.pair("gen_ai.token.COUNT", wire.whole(2**14)),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(30, 30), (30, 1), (1, 30)])
+def test_events_as_long_as_others_and_laid_out_differently_do_not_pass_for_them(
+    trap: bytes, sizes: tuple[int, int]
+) -> None:
+    plain_event = raw_token(START, wire.pair(COUNT_KEY, wire.whole(2**14)))
+    other = raw_token(START, trap)
+    assert len(plain_event) == len(other)
+    for events in ([plain_event] * sizes[0] + [other] * sizes[1], [other] * sizes[1] + [plain_event] * sizes[0]):
+        body = wire.request(raw_span(*events))
+        decode_traces_walk(body)
+        assert differing([body]) == []
+
+
+@pytest.mark.parametrize("key", [COUNT_KEY, "latency_us", "x"])
+@pytest.mark.parametrize(
+    "value", [wire.boolean(True), wire.real(2.0), wire.whole(2), wire.whole(-2), wire.text("2"), b""]
+)
+def test_attributes_of_every_kind_mean_the_same_in_hundreds_and_one_by_one(key: str, value: bytes) -> None:
+    twice = raw_token(START, wire.pair(key, wire.whole(7)), wire.pair(key, value)) + wire.fixed64(1, START + 1)
+    for event in (raw_token(START, wire.pair(key, value)), twice, twice + wire.delimited(2, "token_emitted")):
+        body = wire.request(raw_span(*[event] * 100))
+        decode_traces_walk(body)
+        assert differing([body]) == []
+
+
+@pytest.mark.parametrize("size", [16, 100])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        wire.whole(5) + wire.integer(99, 1),
+        wire.whole(5) + wire.fixed32(99, 1),
+        b"",
+        wire.real(1.0),
+        wire.text("\n\2\x18\1"),
+    ],
+)
+def test_arrays_with_an_odd_element_are_read_element_by_element(size: int, odd: bytes) -> None:
+    for values in ([odd] * size, [wire.whole(1)] * size + [odd], [odd] + [wire.whole(300)] * size):
+        attribute_ = wire.delimited(9, wire.pair("gen_ai.token.times_ns", wire.array(*values)))
+        assert differing([wire.request(raw_span() + attribute_)]) == []
+
+
+@pytest.mark.parametrize("depth", [20, *range(40, 52), 1000])
 def test_the_fast_path_and_the_walk_agree_on_how_deep_an_event_may_nest(depth: int) -> None:
     value = wire.whole(1)
     for _ in range(depth):

@@ -50,7 +50,7 @@ def records(*spans: Any, server: tuple[str, str] = VLLM) -> tuple[list[RequestRe
     return assembler.tick(NOW_S + 10), assembler
 
 
-def rejected(assembler: Assembler) -> dict[str, Any]:
+def rejected(assembler: Assembler) -> Any:
     return counts(assembler, "gpumon_span_values_rejected_total")
 
 
@@ -175,7 +175,7 @@ def t6(number: int, parent: int) -> Any:
 def test_t6_children_whose_parent_never_comes_are_an_incomplete_request_after_a_while() -> None:
     assembler = Assembler()
     send(assembler, t6(0x76, 0xB7), server=SGLANG)
-    assert assembler.open_by_server()["sglang"] == 1
+    assert assembler.open_by_model() == {("sglang", ""): 1}
     assert assembler.tick(NOW_S + 299) == []
     [record] = assembler.tick(NOW_S + 301)
     assert record.outcome == "incomplete"

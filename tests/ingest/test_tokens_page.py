@@ -23,7 +23,7 @@ ALLOWED = ("opentelemetry.", "gpumon.tokens", "time")
 class Receiver(http.server.BaseHTTPRequestHandler):
     """Keeps what is posted and says yes."""
 
-    bodies: list[bytes]
+    bodies: list[bytes] = []  # noqa: RUF012 - of a class made for each test
 
     def do_POST(self) -> None:
         assert self.path == "/v1/traces"
@@ -39,12 +39,14 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def bodies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    handler = type("Handler", (Receiver,), {"bodies": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    class Handler(Receiver):
+        bodies: list[bytes] = []  # noqa: RUF012
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        yield handler.bodies
+        yield Handler.bodies
         server.shutdown()
         thread.join()
 

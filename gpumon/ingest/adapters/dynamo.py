@@ -1,4 +1,4 @@
-"""Dynamo: ``http-request`` at the frontend as the request, ``handle_payload`` at the worker ties the engine's spans.
+"""Dynamo: ``http-request`` at the frontend is the request; ``handle_payload`` at the worker adds nothing.
 
 The frontend's span says little: identity and duration; tokens and latencies come with the engine's own spans, which
 are requests of their own (server vllm, sglang or trtllm) in the same trace. Health checks and listings are no requests.
@@ -7,7 +7,7 @@ are requests of their own (server vllm, sglang or trtllm) in the same trace. Hea
 from __future__ import annotations
 
 from gpumon.ingest.adapters.request import request_seen
-from gpumon.ingest.adapters.seen import Ignored, LinkSeen, Reading, Seen
+from gpumon.ingest.adapters.seen import Ignored, Reading, Seen
 from gpumon.ingest.adapters.values import text
 from gpumon.ingest.records import SpanRecord
 
@@ -31,4 +31,4 @@ class Dynamo:
             if not seen.record.request_id:
                 seen.record.request_id = text(attributes.get("request_id") or attributes.get("x_request_id"))
             return seen
-        return LinkSeen(span.start_ns, span.end_ns) if span.parent_id is not None else Ignored.UNUSED
+        return Ignored.UNUSED

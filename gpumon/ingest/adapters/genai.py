@@ -7,7 +7,7 @@ no inference requests.
 from __future__ import annotations
 
 from gpumon.ingest.adapters.request import request_seen
-from gpumon.ingest.adapters.seen import Ignored, LinkSeen, Reading, Seen
+from gpumon.ingest.adapters.seen import Ignored, Reading, Seen
 from gpumon.ingest.adapters.steps import step_seen
 from gpumon.ingest.records import STEP_SPAN_NAMES, SpanRecord
 
@@ -36,7 +36,7 @@ class GenAi:
         if operation is not None:
             if operation in _INFERENCE:
                 return request_seen(span, self.server, reading)
-            return LinkSeen(span.start_ns, span.end_ns) if span.parent_id is not None else Ignored.UNUSED
+            return Ignored.UNUSED
         if span.name in STEP_SPAN_NAMES and span.parent_id is not None:
             return step_seen(span, "gen_ai.token.index")
         if any(mark in attributes for mark in _MARKS):

@@ -1,13 +1,13 @@
 """TensorRT-LLM and trtllm-serve: one ``llm_request`` span per request, latencies as attributes, -1 for not measured.
 
-KV transfer between context and generation servers is an attribute, or two events. ``trtllm-serve`` also sends a span
-for each of its HTTP handlers, which ties the others.
+KV transfer between context and generation servers is an attribute, or two events. ``trtllm-serve`` also sends spans of
+its HTTP handlers, which add nothing.
 """
 
 from __future__ import annotations
 
 from gpumon.ingest.adapters.request import request_seen
-from gpumon.ingest.adapters.seen import Ignored, LinkSeen, Reading, Seen
+from gpumon.ingest.adapters.seen import Ignored, Reading, Seen
 from gpumon.ingest.records import SpanRecord
 
 _TRANSFER_START = "kv_cache_transfer_start"
@@ -23,7 +23,7 @@ class TrtLlm:
 
     def read(self, span: SpanRecord, reading: Reading) -> Seen:
         if span.name != "llm_request" and "gen_ai.latency.e2e" not in span.attributes:
-            return LinkSeen(span.start_ns, span.end_ns) if span.parent_id is not None else Ignored.UNUSED
+            return Ignored.UNUSED
         seen = request_seen(span, self.server, reading, one_token_each=False)
         record = seen.record
         if record.kv_sync_s is None and record.outcome != "incomplete":

@@ -9,7 +9,7 @@ spans nor resource name the model. Start-up spans (minutes long) are ignored; ab
 from __future__ import annotations
 
 from gpumon.ingest.adapters.request import request_seen
-from gpumon.ingest.adapters.seen import Ignored, LinkSeen, Phase, PhaseSeen, Reading, Seen
+from gpumon.ingest.adapters.seen import Ignored, Phase, PhaseSeen, Reading, Seen
 from gpumon.ingest.records import SpanRecord
 
 _PHASES = {  # vllm#44402, not released
@@ -36,4 +36,4 @@ class Vllm:
             return PhaseSeen(phase, span.start_ns, span.end_ns, first_token_at_end=phase is Phase.PREFILL)
         if "code.function" in span.attributes or name == "Dynamo bytecode transform":
             return Ignored.STARTUP
-        return LinkSeen(span.start_ns, span.end_ns) if span.parent_id is not None else Ignored.UNUSED
+        return Ignored.UNUSED

@@ -7,7 +7,7 @@ import pytest
 from opentelemetry.sdk.trace import SpanLimits
 
 from gpumon.ingest.assembly import Assembler
-from tests.ingest.senders import MS, T0, Ids, Sender, assemble, decode, dropped
+from tests.ingest.senders import MS, NOW_S, T0, Event, Ids, Sender, assemble, decode, dropped
 from tests.ingest.servers import (
     SGLANG_END_NS,
     SGLANG_FIRST_NS,
@@ -65,7 +65,7 @@ def test_vllm_sequences_of_one_request_are_counted_each() -> None:
 
 def vllm_with_events(steps: int, completion_tokens: int, limits: SpanLimits | None = None) -> Sender:
     sender = Sender("vllm.tracing.otel", {"service.name": "vllm"}, limits=limits)
-    events = []
+    events: list[Event] = []
     for step in range(steps):
         at_ns = T0 + 100 * MS + step * 20 * MS
         events.append(("token_scheduled", at_ns - 15 * MS, {"iter_batch_size": 3, "iter_waiting_size": 0}))
@@ -165,15 +165,24 @@ def test_sglang_below_level_three_has_phases_and_first_token_without_steps() -> 
 
 
 def test_sglang_with_a_step_lost_keeps_the_longer_run_and_counts_the_rest() -> None:
-    spans = [s for s in sglang_request(1) if s.name != "decode_loop" or s.attributes["decode_ct"] != 10]  # type: ignore[index]
     assembler = Assembler()
-    [record] = assemble(spans, assembler=assembler)
+    [record] = assemble(sglang_request(1, lost=[10]), assembler=assembler)
     assert record.token_ns is not None
     assert (np.diff(record.token_ns) == SGLANG_STEP_NS).all()  # no gap of two steps
     assert len(record.token_ns) == SGLANG_STEPS - 11
     assert dropped(assembler)["gap"] == 10
     assert record.first_token_ns == SGLANG_FIRST_NS
     assert not record.per_token
+
+
+def test_sglang_steps_lost_on_one_rank_are_taken_from_another() -> None:
+    [record] = assemble(sglang_request(2, lost=range(5, 20)))
+    assert record.token_ns is not None
+    assert (np.diff(record.token_ns) == SGLANG_STEP_NS).all()
+    assert len(record.token_ns) == SGLANG_STEPS + 1
+    assert record.first_token_ns == SGLANG_FIRST_NS + 1000  # of rank 1
+    assert record.per_token
+    assert {rank: len(ends) for rank, ends in record.rank_steps.items()} == {0: SGLANG_STEPS - 15, 1: SGLANG_STEPS}
 
 
 def test_sglang_first_token_is_not_told_across_hosts() -> None:
@@ -225,7 +234,7 @@ def sglang_half(role: str, service: str, start_ns: int, room: str = "0x1f2e3d4c"
         sender.span("prefill_waiting", start_ns + 10 * MS, start_ns + 30 * MS, parent=scheduler)
         sender.span("prefill_forward", start_ns + 30 * MS, start_ns + 130 * MS, parent=scheduler)
         sender.span("prefill_transfer_kv_cache", start_ns + 130 * MS, start_ns + 150 * MS, parent=scheduler)
-        tokens = {"gen_ai.usage.completion_tokens": 1, "gen_ai.usage.cached_tokens": 64}
+        tokens: dict[str, float] = {"gen_ai.usage.completion_tokens": 1, "gen_ai.usage.cached_tokens": 64}
         end_ns = start_ns + 151 * MS
     else:
         sender.span("decode_transferred", start_ns + 5 * MS, start_ns + 155 * MS, parent=scheduler)
@@ -263,9 +272,19 @@ def test_sglang_halves_on_two_hosts_become_one_request_with_each_clock_for_itsel
 def test_sglang_half_whose_partner_reports_elsewhere_is_a_request_of_its_own_in_the_end() -> None:
     assembler = Assembler()
     assert assemble(sglang_half("prefill", "prefill-0", T0).spans, assembler=assembler) == []
-    [record] = assembler.tick(5000.0 + 10 + 301)
+    [record] = assembler.tick(NOW_S + 10 + 301)
     assert record.request_id == "prefill-rid"
     assert record.prefill_s == pytest.approx(0.100, abs=MICROSECOND)
+
+
+def test_sglang_two_requests_of_one_half_and_room_do_not_mix() -> None:
+    assembler = Assembler()
+    [first] = assemble(
+        sglang_half("decode", "decode-0", T0).spans, sglang_half("decode", "decode-1", T0).spans, assembler=assembler
+    )
+    assert first.prefill_s is None
+    [second] = assembler.tick(NOW_S + 10 + 301)
+    assert second is not first
 
 
 def test_tgi_tells_times_in_rusts_debug_form_and_steps() -> None:
