@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import platform
-import signal
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
-
-import uvicorn
-import uvloop
+from typing import TYPE_CHECKING, cast
 
 from gpumon import __version__, catalogue
 from gpumon.config import Config
@@ -31,6 +27,8 @@ from gpumon.host.host_files import HostFiles
 from gpumon.host.kmsg import DevKmsg, KernelLog
 from gpumon.host.move_pages import MovePages
 from gpumon.host.pages import Pages
+from gpumon.ingest.auth import authenticated
+from gpumon.ingest.web_config import WebConfig, WebConfigError, load_web_config, ssl_context
 from gpumon.model import Sample, SourceError
 from gpumon.node import GpuHolders, Node
 from gpumon.runner import Runner
@@ -43,16 +41,21 @@ from gpumon.sources.processes import ProcessSource
 from gpumon.sources.procfs import TICKS_PER_SECOND, parse_stat, parse_statm
 from gpumon.store import Store
 from gpumon.web.asgi import Asgi, Dispatcher, RefusedError
-from gpumon.web.protocol import Protocol
+
+if TYPE_CHECKING:
+    from gpumon.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
 DISCOVERY_S = 2.0
 KERNEL_LOG_S = 1.0
 SELF_S = 5.0
+OPEN_FILES = 16_384
+OPEN_PATHS = ("/-/healthy", "/-/ready")
+"""Answered without credentials: probes have none."""
 GPU_SOURCES = ("gpu_fast", "gpu_slow", "gpu_inventory")
 """Passes in the sampler that must have been made once before gpumon is ready, if NVML is there at all."""
-RESTART_SECTIONS = ("http", "nvml", "host", "store")
+RESTART_SECTIONS = ("http", "nvml", "host", "store", "otlp", "requests", "forward")
 """Sections of the configuration that only a restart changes."""
 
 
@@ -115,6 +118,11 @@ class App:
         self.store = Store(max_series=config.store.max_series, history_points=config.store.history_points)
         self.health = Health(clock.to_unix)
         self.node = Node(self.store, self.health, clock, processes_believed_s=3 * config.cadence.slow_s)
+        # In a pod, the host's name by the downward API.
+        self._node_names = [name for name in (os.environ.get("NODE_NAME"), socket.gethostname()) if name]
+        web = load_web_config(config.http.web_config) if config.http.web_config is not None else None
+        self.tls = web.tls if web is not None else None
+        self.tracing = self._build_tracing(config, web) if config.otlp.enabled else None
         self._link: SamplerLink | None = None
         if machine.sampler is not None:
             self.health.expect("nvml")
@@ -127,6 +135,7 @@ class App:
                 self.node,
                 publish_s=config.cadence.publish_s,
                 restart_after_s=config.nvml.restart_after_s,
+                requests_open=self.tracing.requests_open if self.tracing is not None else None,
             )
         self._runner = self._build_runner(config)
         self._own_files = HostFiles()
@@ -135,21 +144,25 @@ class App:
         self._stop = threading.Event()
         self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
         exposition = Exposition()
-        interval_s = config.cadence.publish_s
+        # A page is rendered ahead for those who scrape about as often as there is news; for one that comes every 15 s
+        # it would be made 15 times, and once takes 10 ms. What a scraper gets is never long behind the store.
+        interval_s, watched_s = config.cadence.publish_s / 4, 3 * config.cadence.publish_s
         self._pages = {
-            "": ScrapeCache(self.store.view, exposition.render, min_interval_s=interval_s),
+            "": ScrapeCache(self.store.view, exposition.render, min_interval_s=interval_s, watched_s=watched_s)
         }
-        hostname = os.environ.get("NODE_NAME") or socket.gethostname()  # in a pod, the host's name by the downward API
         for names, fields in (("dcgm", DCGM), ("dcgm-next", DCGM_NEXT)):
-            render = DcgmExposition(fields, hostname).render
-            self._pages[names] = ScrapeCache(self.store.view, render, min_interval_s=interval_s, text_only=True)
-        self.asgi = Dispatcher(
+            render = DcgmExposition(fields, self._node_names[0]).render
+            self._pages[names] = ScrapeCache(
+                self.store.view, render, min_interval_s=interval_s, watched_s=watched_s, text_only=True
+            )
+        dispatcher = Dispatcher(
             self._pages,
             clock.now_s,
             self.waiting_for,
             self if config.http.admin else None,
             self._make_api if config.http.ui else None,
         )
+        self.asgi: Asgi = authenticated(dispatcher, web, OPEN_PATHS) if web is not None else dispatcher
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -260,7 +273,14 @@ class App:
         if machine.kernel_log is not None:
             runner.add(KernelLogSource(machine.kernel_log, node.xids.kernel_event), KERNEL_LOG_S)
         runner.add(node.xids, cadence.publish_s)
+        for source, every_s in self.tracing.sources() if self.tracing is not None else ():
+            runner.add(source, every_s)
         return runner
+
+    def _build_tracing(self, config: Config, web: WebConfig | None) -> Tracing:
+        from gpumon.tracing import Tracing  # protobuf and what else only traces need
+
+        return Tracing(config, self._clock, self.store, self.node, self._machine.files, self._node_names, web)
 
     def _make_api(self) -> Asgi:
         from gpumon.web.api import make_api
@@ -320,21 +340,36 @@ def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = Non
     """Run until SIGTERM or SIGINT; the exit status. A second signal ends at once. SIGHUP reloads."""
     clock = SystemClock()
     machine = simulated_machine(clock) if demo else real_machine(config)
-    # It tells of its own life what is told here, and a line for every request that is not HTTP.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    _raise_open_files()
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
-    app = App(config, machine, clock, reload)
-    app.start()
-    shown = f"[{host}]" if ":" in host else host
-    log.info("http=listening url=http://%s:%d/metrics demo=%s", shown, port, str(demo).lower())
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(app, listener))
+        app = App(config, machine, clock, reload)
+    except WebConfigError as error:
+        raise OSError(str(error)) from error  # said in one line, like any file that cannot be used
+    scheme = "https" if app.tls is not None else "http"
+    app.start()
+    log.info("http=listening url=%s://%s/metrics demo=%s", scheme, _shown(host, port), str(demo).lower())
+    try:
+        from gpumon.web.server import serve  # while the sampler process starts
+
+        serve(app.asgi, listener, partial(_quietly_reload, app))
     finally:
         app.stop()
         log.info("gpumon=stopped")
     return 0
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _raise_open_files() -> None:
+    """Kept descriptors of processes and two receivers' connections want more files than the usual soft limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _listen(config: Config) -> socket.socket:
@@ -347,60 +382,6 @@ def _listen(config: Config) -> socket.socket:
         raise OSError(f"cannot listen on {config.http.listen}: {reason}") from error
 
 
-async def _serve(app: App, listener: socket.socket) -> None:
-    server = _Server(
-        uvicorn.Config(
-            app.asgi,
-            http=Protocol,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=1,  # a page takes milliseconds; together with the sampler's end less than 5 s
-            timeout_keep_alive=75,
-            limit_concurrency=512,
-        )
-    )
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        if server.should_exit:
-            os._exit(1)  # asked twice: now
-        server.end()
-
-    def reload() -> None:
-        loop.run_in_executor(None, _quietly_reload, app)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    await server.serve(sockets=[listener])
-
-
 def _quietly_reload(app: App) -> None:
     with contextlib.suppress(RefusedError):  # logged and exported by reload()
         app.reload()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, which would end the process by the signal and not by its own exit status,
-    and without the ten wake-ups a second in which it would look whether to end.
-    """
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._ended = asyncio.Event()
-
-    def end(self) -> None:
-        """From the event loop."""
-        self.should_exit = True
-        self._ended.set()
-
-    async def main_loop(self) -> None:
-        await self._ended.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -335,6 +335,9 @@ class RequestsConfig(_Section):
     max_tenants: int = Field(
         default=0, ge=0, le=256, description="Most tenants counted apart; the rest is `other`. 0 counts none."
     )
+    nccl_inspector: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None, description="Folder of NCCL Inspector's logs (`NCCL_INSPECTOR_DUMP_DIR`) to follow."
+    )
     max_models: int = Field(
         default=8, ge=1, le=32, description="Most pairs of server and model told apart; the rest is model `other`."
     )
@@ -372,7 +375,9 @@ class ForwardConfig(_Section):
     )
     slow_inter_token_s: float = Field(default=0.5, ge=0.001, le=3600, description="A longer gap between tokens is slow.")
     slow_duration_s: float = Field(default=60.0, ge=0.001, le=86_400, description="A longer request is slow.")
-    queue_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 34, description="Memory for what waits to be sent.")
+    queue_bytes: int = Field(
+        default=64 << 20, ge=1 << 16, le=1 << 34, description="Memory for what waits to be sent."
+    )
     spool: Annotated[_Path | None, _Expect("a path or null")] = Field(
         default=None, description="Folder in which what waits outlives an outage and gpumon itself. null: memory only."
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 
 from gpumon.config import Config, parse_listen
-from gpumon.export.annotate import Annotator
+from gpumon.export.annotate import Annotator, Bindings
 from gpumon.export.forward import Disk, Forwarder
 from gpumon.export.forward import Limits as ForwardLimits
 from gpumon.export.forward_send import Endpoint, Tls, make_sender
@@ -28,9 +28,11 @@ from gpumon.ingest.auth import gate
 from gpumon.ingest.decode import decode_traces
 from gpumon.ingest.http_listener import HttpListener
 from gpumon.ingest.http_server import OtlpHttp
+from gpumon.ingest.inspector import InspectorSource
 from gpumon.ingest.intake import Decoders, Intake
 from gpumon.ingest.json_decode import decode_traces_json
 from gpumon.ingest.limits import Limits
+from gpumon.ingest.nccl import Collectives
 from gpumon.ingest.records import Decoded, Resource
 from gpumon.ingest.request import Signal, Transport
 from gpumon.ingest.signals import count_metrics, decode_logs
@@ -64,7 +66,6 @@ class Tracing:
     ) -> None:
         self._config = config
         self._clock = clock
-        self._store = store
         self._web = web
         self._lock = threading.Lock()
         """Over the assembler: the intake's worker adds, a source's thread collects."""
@@ -82,8 +83,15 @@ class Tracing:
         self.statistics = RequestStatistics(
             max_models=requests.max_models, max_tenants=requests.max_tenants, to_unix=clock.to_unix
         )
+        self.collectives = Collectives()
         self.assembler = Assembler(
-            reading=Reading(tenant_attributes=requests.tenant_attributes, models=requests.models), bind=self._bind
+            reading=Reading(tenant_attributes=requests.tenant_attributes, models=requests.models),
+            bind=self._bind,
+            collectives=self.collectives,
+        )
+        self._bindings = Bindings()
+        self._annotate = Annotator(
+            lambda: store.view(clock.now_s()), lambda trace_id, _: self._bindings.get(trace_id), self._to_steady
         )
         self.forwarder = self._build_forwarder(config)
         otlp = config.otlp
@@ -104,7 +112,15 @@ class Tracing:
     def sources(self) -> list[tuple[Source, float]]:
         """What the runner is to read, and how often."""
         publish_s = self._config.cadence.publish_s
-        return [(TraceSource(self), TICK_S), (self.statistics, publish_s), (self.binder, BIND_S)]
+        sources: list[tuple[Source, float]] = [
+            (TraceSource(self), TICK_S),
+            (self.statistics, publish_s),
+            (self.binder, BIND_S),
+        ]
+        folder = self._config.requests.nccl_inspector
+        if folder is not None:
+            sources.append((InspectorSource(folder, self.collectives), publish_s))
+        return sources
 
     async def start(self) -> dict[str, tuple[str, int]]:
         """Serve; where, by protocol. Raises OSError when a port cannot be had."""
@@ -177,18 +193,19 @@ class Tracing:
         """Count the requests that are complete; then everything the parts count themselves."""
         with self._lock:
             records = self.assembler.tick(at_s)
-            open_requests = self.assembler.open_requests()
+            open_requests = self.assembler.open_by_model()
             self._busy_gpus = frozenset(GpuUuid(uuid) for uuid, count in self.assembler.open_by_gpu().items() if count)
             samples: list[Item] = list(self.assembler.samples())
         for record in records:
             self.statistics.add(record, at_s)
             if self.forwarder is not None:
+                self._bindings.put(record)
                 self.forwarder.judge(record)
-        counts: dict[tuple[str, str], int] = {}
-        for one in open_requests:
-            counts[one.server, one.model] = counts.get((one.server, one.model), 0) + one.requests
-        self.statistics.set_open(counts, at_s)
+        # Only what is known to be open: a server that tells of requests when they end would seem to have none.
+        self.statistics.set_open({pair: count for pair, count in open_requests.items() if count}, at_s)
         yield from samples
+        if self._config.requests.nccl_inspector is None:  # else its source tells of all collectives
+            yield from self.collectives.samples()
         yield from self.intake.samples()
         if self._http is not None:
             yield from self._http.samples()
@@ -224,7 +241,7 @@ class Tracing:
             make_sender(endpoint, now_s, lambda: self._clock.to_unix(now_s())),
             self._clock,
             limits=ForwardLimits(max_bytes=forward.queue_bytes),
-            annotate=self._annotator() if forward.annotate else None,
+            annotate=self._annotate if forward.annotate else None,
             keep=keep_ratio(forward.ratio) if forward.keep == "ratio" else None,
             tail=(
                 SlowTail(rule, hold_s=TAIL_HOLD_S, max_bytes=forward.queue_bytes // 2)

@@ -1,0 +1,83 @@
+"""Serves the ASGI application on a socket until a signal ends it: uvicorn on uvloop, cut to what gpumon needs.
+
+SIGTERM and SIGINT end it in order, a second one at once; SIGHUP calls for a reload. Imported when everything else has
+been started: it is a tenth of a second that the sampler process needs anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+import uvloop
+
+from gpumon.web.asgi import Asgi
+from gpumon.web.protocol import Protocol
+
+GRACE_S = 1
+"""For answers under way at the end: a page takes milliseconds."""
+
+
+def serve(asgi: Asgi, listener: socket.socket, reload: Callable[[], None]) -> None:
+    """Until SIGTERM or SIGINT. ``reload`` is called in a worker thread."""
+    # It tells of its own life what gpumon tells, and a line for every request that is not HTTP.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(asgi, listener, reload))
+
+
+async def _serve(asgi: Asgi, listener: socket.socket, reload: Callable[[], None]) -> None:
+    server = _Server(
+        uvicorn.Config(
+            asgi,
+            http=Protocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+            timeout_keep_alive=75,
+            limit_concurrency=512,
+        )
+    )
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if server.should_exit:
+            os._exit(1)  # asked twice: now
+        server.end()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, reload))
+    await server.serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, which would end the process by the signal and not by its own exit status,
+    and without the ten wake-ups a second in which it would look whether to end.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """From the event loop."""
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        await self._ended.wait()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
