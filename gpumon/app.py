@@ -7,10 +7,12 @@ import logging
 import os
 import platform
 import resource
+import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gpumon import __version__, catalogue
@@ -114,7 +116,7 @@ class App:
         self._reload = reload
         self._reload_lock = threading.Lock()
         self._reload_ok = True
-        self._reloaded_at_s = clock.now_s()
+        self._reloaded_unix = clock.to_unix(clock.now_s())
         self.store = Store(max_series=config.store.max_series, history_points=config.store.history_points)
         self.health = Health(clock.to_unix)
         self.node = Node(self.store, self.health, clock, processes_believed_s=3 * config.cadence.slow_s)
@@ -180,8 +182,23 @@ class App:
         if ending is not None:
             ending.start()
         self._runner.stop()
+        if self.tracing is not None:
+            self.tracing.close()
         if ending is not None:
             ending.join()
+
+    @contextlib.asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        """What runs on the event loop beside the HTTP server: the receivers of traces."""
+        if self.tracing is None:
+            yield
+            return
+        for protocol, (host, port) in (await self.tracing.start()).items():
+            log.info("otlp=listening protocol=%s address=%s", protocol, _shown(host, port))
+        try:
+            yield
+        finally:
+            await self.tracing.stop()
 
     def waiting_for(self) -> list[str]:
         """Sources whose first pass is still to come. Without NVML its sources are not waited for."""
@@ -211,7 +228,7 @@ class App:
                 raise RefusedError(f"kept the configuration in effect: only a restart changes {', '.join(changed)}")
             self._apply(fresh)
             self._reload_ok = True
-            self._reloaded_at_s = self._clock.now_s()
+            self._reloaded_unix = self._clock.to_unix(self._clock.now_s())
             log.info("reload=taken")
             return "reloaded"
 
@@ -300,7 +317,7 @@ class App:
     def _own_samples(self, at_s: float) -> Iterator[Sample]:
         yield Sample(catalogue.BUILD_INFO, (__version__, platform.python_version()), 1.0)
         yield Sample(catalogue.CONFIG_RELOAD_OK, (), float(self._reload_ok))
-        yield Sample(catalogue.CONFIG_RELOAD_TIME, (), self._clock.to_unix(self._reloaded_at_s))
+        yield Sample(catalogue.CONFIG_RELOAD_TIME, (), self._reloaded_unix)
         yield from self.health.samples(at_s)
         yield from self.store.self_samples(at_s)
         yield from self.node.own_samples()
@@ -341,19 +358,24 @@ def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = Non
     clock = SystemClock()
     machine = simulated_machine(clock) if demo else real_machine(config)
     _raise_open_files()
+    asked_to_end = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
+        signal.signal(number, lambda *_: asked_to_end.set())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     try:
         app = App(config, machine, clock, reload)
+        tls = ssl_context(app.tls) if app.tls is not None else None
     except WebConfigError as error:
         raise OSError(str(error)) from error  # said in one line, like any file that cannot be used
-    scheme = "https" if app.tls is not None else "http"
+    scheme = "https" if tls is not None else "http"
     app.start()
     log.info("http=listening url=%s://%s/metrics demo=%s", scheme, _shown(host, port), str(demo).lower())
     try:
         from gpumon.web.server import serve  # while the sampler process starts
 
-        serve(app.asgi, listener, partial(_quietly_reload, app))
+        serve(app.asgi, listener, asked_to_end.is_set, partial(_quietly_reload, app), app.beside, tls)
     finally:
         app.stop()
         log.info("gpumon=stopped")

@@ -165,13 +165,14 @@ class NvmlConfig(_Section):
         default=5.0,
         ge=0.5,
         le=600,
-        description="A driver call that takes longer marks NVML as stuck; nothing else waits for it.",
+        description="A driver call on one GPU that takes longer marks that GPU as stuck; nothing else waits for it.",
     )
     restart_after_s: float = Field(
         default=30.0,
         ge=1,
         le=3600,
-        description="A driver call that takes longer has its sampler process replaced. At least `stuck_after_s`.",
+        description="A sampler process without a sign of life for longer is replaced, as when opening NVML hangs. "
+        "At least `stuck_after_s`.",
     )
     retry_min_s: float = Field(
         default=1.0,
@@ -373,11 +374,11 @@ class ForwardConfig(_Section):
     slow_first_token_s: float = Field(
         default=2.0, ge=0.001, le=3600, description="A longer time to first token is slow, where `keep` is `slow`."
     )
-    slow_inter_token_s: float = Field(default=0.5, ge=0.001, le=3600, description="A longer gap between tokens is slow.")
-    slow_duration_s: float = Field(default=60.0, ge=0.001, le=86_400, description="A longer request is slow.")
-    queue_bytes: int = Field(
-        default=64 << 20, ge=1 << 16, le=1 << 34, description="Memory for what waits to be sent."
+    slow_inter_token_s: float = Field(
+        default=0.5, ge=0.001, le=3600, description="A longer gap between tokens is slow."
     )
+    slow_duration_s: float = Field(default=60.0, ge=0.001, le=86_400, description="A longer request is slow.")
+    queue_bytes: int = Field(default=64 << 20, ge=1 << 16, le=1 << 34, description="Memory for what waits to be sent.")
     spool: Annotated[_Path | None, _Expect("a path or null")] = Field(
         default=None, description="Folder in which what waits outlives an outage and gpumon itself. null: memory only."
     )

@@ -119,7 +119,7 @@ class Tracing:
         ]
         folder = self._config.requests.nccl_inspector
         if folder is not None:
-            sources.append((InspectorSource(folder, self.collectives), publish_s))
+            sources.append((InspectorSource(str(folder), self.collectives), publish_s))
         return sources
 
     async def start(self) -> dict[str, tuple[str, int]]:

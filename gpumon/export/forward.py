@@ -24,45 +24,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpumon.export import forward_json
-from gpumon.export.forward_edit import Annotate, EditError, Keep, by_trace, count_items, edit, split
+from gpumon.export.forward_edit import Annotate, Keep
+from gpumon.export.forward_prepare import Limits, Offered, Preparer
 from gpumon.export.forward_queue import OVERHEAD_BYTES, Backlog, Budget, Parcel, Taken
 from gpumon.export.forward_samples import Counts, samples
 from gpumon.export.forward_send import Answer, Backoff, Outcome, Sender
-from gpumon.export.forward_tail import SlowTail, Tickets
+from gpumon.export.forward_tail import SlowTail
 from gpumon.export.spool import Spool
 from gpumon.host.clock import Clock
 from gpumon.ingest.request import Signal
 from gpumon.model import RequestRecord, Sample
 
+__all__ = ["Disk", "Forwarder", "Limits"]
+
 log = logging.getLogger(__name__)
 
 _IDLE_S = 0.5
 """Longest sleep of a thread; its events wake it before."""
-_STEP_BYTES = 4 << 20
-"""Worked on at once while preparing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of everything that waits."""
-
-    max_bytes: int = 64 << 20
-    """Memory for all requests that wait or are being sent, without a spool that works."""
-    max_requests: int = 100_000
-    """Most of them."""
-    batch_bytes: int = 2 << 20
-    """Of one request sent, before compression; below what receivers take, which for many is 4 MiB."""
-    batch_items: int = 8192
-    """Spans, log records or metrics in it."""
-    settle_s: float = 2.0
-    """From arrival to adding attributes, so that samples of the span's end are there. 0 without an annotator."""
-    give_up_s: float = 86_400.0
-    """Longest time of trying to send the same batch."""
+_DEFAULTS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +77,7 @@ class Forwarder:
         sender: Sender,
         clock: Clock,
         *,
-        limits: Limits = Limits(),
+        limits: Limits = _DEFAULTS,
         annotate: Annotate | None = None,
         keep: Keep | None = None,
         tail: SlowTail | None = None,
@@ -104,10 +88,7 @@ class Forwarder:
         self._sender = sender
         self._clock = clock
         self._limits = limits
-        self._annotate = annotate
-        self._keep = keep
         self._tail = tail
-        self._settle_s = limits.settle_s if annotate is not None else 0.0
         self._backoff = backoff or Backoff()
         self._counts = Counts()
         self._budget = Budget(limits.max_bytes, limits.max_requests)
@@ -115,14 +96,16 @@ class Forwarder:
         if disk is not None:
             arrived = self._spool(disk, "arrived", disk.max_bytes // 4)
             ready = self._spool(disk, "ready", disk.max_bytes - disk.max_bytes // 4)
-        self._waits = self._settle_s > 0 or tail is not None
+        self._waits = (annotate is not None and limits.settle_s > 0) or tail is not None
         self._arrived = Backlog(self._budget, self._refuse, arrived, store=self._waits)
         self._ready = Backlog(self._budget, self._refuse, ready)
-        self._inbox: deque[tuple[Signal, bytes, bool, float]] = deque()
+        self._preparer = Preparer(
+            self._arrived, self._ready, limits, annotate=annotate, keep=keep, tail=tail, dropped=self._dropped
+        )
+        self._inbox: deque[Offered] = deque()
         self._inbox_event = threading.Event()
         self._stored = threading.Condition()
-        self._offered_number = self._taken_number = self._stored_number = 0
-        self._tickets = Tickets()
+        self._offered_number = self._stored_number = 0
         self._batch: _Batch | None = None
         self._not_before_s = 0.0
         self._sending_ok = True
@@ -155,6 +138,8 @@ class Forwarder:
         """Let go of files and connections; no thread works any more. What is in memory alone is dropped."""
         if self._batch is not None and self._batch.taken.position is None:
             self._dropped(self._batch.signal, self._batch.items, "stopped")
+        for request in self._inbox:
+            self._dropped(request.signal, request.items(), "stopped")
         for parcel in (*self._arrived.drain_memory(), *self._ready.drain_memory()):
             self._dropped(parcel.signal, parcel.items, "stopped")
         self._arrived.close()
@@ -166,23 +151,22 @@ class Forwarder:
 
         at_s: steady seconds of its arrival.
         """
+        request = Offered(signal, body, is_json, at_s)
         if not self._budget.charge(len(body) + OVERHEAD_BYTES):
-            try:
-                items = forward_json.count_items(signal, body) if is_json else count_items(body)
-            except EditError:
-                items = 1
-            self._dropped(signal, items, "queue_full")
+            self._dropped(signal, request.items(), "queue_full")
             return
         with self._stored:
-            self._inbox.append((signal, body, is_json, at_s))
+            self._inbox.append(request)
             self._offered_number += 1
         self._inbox_event.set()
 
     def wait_stored(self, timeout_s: float) -> bool:
-        """Wait until all that was offered is in the spool, if there is one; False when that took longer.
+        """Wait until all that was offered is in the spool, or in memory while that fails; False if it takes longer.
 
-        For an intake that acknowledges only what survives its own end.
+        For an intake that acknowledges only what survives a kill. Without a spool there is nothing to wait for.
         """
+        if self._ready.spool is None:
+            return True
         with self._stored:
             number = self._offered_number
             return self._stored.wait_for(lambda: self._stored_number >= number, timeout_s)
@@ -205,129 +189,31 @@ class Forwarder:
             backlogs=(self._arrived, self._ready),
         )
 
-    # --- from arrival to ready ----------------------------------------------------------------------------------
+    # --- work, in a thread each ---------------------------------------------------------------------------------
 
     def prepare(self) -> float | None:
         """One pass over what arrived. Returns the steady time at which there is more to do; None: when more comes."""
         now_s = self._clock.now_s()
         self._arrived.open(now_s)
         self._ready.open(now_s)
+        requests = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        for request in requests:
+            self._budget.release(len(request.body) + OVERHEAD_BYTES)
+        self._preparer.store(requests, now_s)
+        if self._waits:
+            self._announce_stored(len(requests))
         # At the end, what is on disk waits there for the next life; what is in memory has only this one.
-        final = self._stopping.is_set() and self._arrived.spool is None
-        self._store_inbox(now_s)
-        settled_s = float("inf") if final else now_s - self._settle_s
-        while (taken := self._arrived.take(_STEP_BYTES, 1 << 30, until_s=settled_s)) is not None:
-            self._work_on(taken, now_s)
-        if self._tail is not None:
-            self._forward_decided(self._tail, float("inf") if final else now_s, now_s)
+        due_s = self._preparer.work(now_s, final=self._stopping.is_set() and self._arrived.spool is None)
         if not self._waits:
-            self._announce_stored()
+            self._announce_stored(len(requests))
         self._arrived.sync(now_s)
         self._ready.sync(now_s)
-        due = [] if self._tail is None else [self._tail.next_due_s()]
-        first_s = self._arrived.next_at_s()
-        due.append(None if first_s is None else first_s + self._settle_s)
-        return min((at_s for at_s in due if at_s is not None), default=None)
+        return due_s
 
-    def _store_inbox(self, now_s: float) -> None:
-        requests = [self._inbox.popleft() for _ in range(len(self._inbox))]
-        for signal in Signal:
-            of_signal = [request for request in requests if request[0] is signal]
-            newest_s = max((at_s for _, _, _, at_s in of_signal), default=0.0)
-            readable: list[tuple[bytes, int]] = []
-            for _, body, is_json, _ in of_signal:
-                self._budget.release(len(body) + OVERHEAD_BYTES)
-                try:
-                    data = forward_json.to_protobuf(signal, body) if is_json else body
-                    items = count_items(data)
-                except EditError:
-                    self._dropped(signal, 1, "malformed")
-                    continue
-                readable.append((data, items))
-            for parcel in self._gathered(signal, readable, newest_s):
-                self._arrived.put(parcel, now_s)
-        self._taken_number = self._stored_number + len(requests)
-        if self._waits:
-            self._announce_stored()
-
-    def _announce_stored(self) -> None:
+    def _announce_stored(self, number: int) -> None:
         with self._stored:
-            self._stored_number = self._taken_number
+            self._stored_number += number
             self._stored.notify_all()
-
-    def _work_on(self, taken: Taken, now_s: float) -> None:
-        on_disk = taken.position is not None
-        if not on_disk:
-            self._arrived.commit(taken)  # nothing survives anyway: make room for what comes of it
-        signal = taken.parcels[0].signal
-        if signal is Signal.TRACES and self._tail is not None:
-            self._hold(self._tail, taken, now_s)
-            return
-        if signal is Signal.TRACES:
-            bodies = [self._edited(parcel.data) for parcel in taken.parcels]
-        else:
-            bodies = [(parcel.data, parcel.items) for parcel in taken.parcels]
-        self._pass_on(signal, bodies, now_s)
-        if on_disk:
-            self._arrived.commit(taken)
-
-    def _edited(self, data: bytes) -> tuple[bytes, int]:
-        edited = edit(data, annotate=self._annotate, keep=self._keep)
-        self._dropped(Signal.TRACES, edited.invalid, "invalid_id")
-        self._dropped(Signal.TRACES, edited.unwanted, "tail_policy")
-        return edited.data, edited.spans
-
-    def _hold(self, tail: SlowTail, taken: Taken, now_s: float) -> None:
-        found = [by_trace(parcel.data) for parcel in taken.parcels]
-        self._dropped(Signal.TRACES, sum(invalid for _, invalid in found), "invalid_id")
-        ticket = self._tickets.issue(taken, sum(len(parts) for parts, _ in found))
-        for parts, _ in found:
-            for trace_id, part in parts.items():
-                tail.add(trace_id, part, now_s, ticket)
-
-    def _forward_decided(self, tail: SlowTail, until_s: float, now_s: float) -> None:
-        bodies: list[tuple[bytes, int]] = []
-        for decision in tail.decided(until_s):
-            held = decision.held
-            if decision.keep:
-                bodies += [self._edited(body) for body in held.bodies]
-            else:
-                self._dropped(Signal.TRACES, held.items, "tail_policy" if decision.in_time else "undecided")
-            for ticket in held.tickets:
-                self._tickets.settle(ticket)
-        self._pass_on(Signal.TRACES, bodies, now_s)
-        for taken in self._tickets.done():
-            if taken.position is not None:
-                self._arrived.commit(taken)
-
-    def _pass_on(self, signal: Signal, bodies: Iterable[tuple[bytes, int]], now_s: float) -> None:
-        limits = self._limits
-        parts: list[tuple[bytes, int]] = []
-        for data, items in bodies:
-            if len(data) > limits.batch_bytes or items > limits.batch_items:
-                parts += split(data, limits.batch_bytes, limits.batch_items)
-            elif items:
-                parts.append((data, items))
-        for parcel in self._gathered(signal, parts, now_s):
-            self._ready.put(parcel, now_s)
-
-    def _gathered(self, signal: Signal, bodies: Iterable[tuple[bytes, int]], at_s: float) -> list[Parcel]:
-        """Small requests joined, which makes a request again, since all they have is one repeated field."""
-        parcels: list[Parcel] = []
-        group: list[bytes] = []
-        size = total = 0
-        for data, items in bodies:
-            if group and (size + len(data) > self._limits.batch_bytes or total + items > self._limits.batch_items):
-                parcels.append(Parcel(signal, b"".join(group), total, at_s))
-                group, size, total = [], 0, 0
-            group.append(data)
-            size += len(data)
-            total += items
-        if group:
-            parcels.append(Parcel(signal, b"".join(group), total, at_s))
-        return parcels
-
-    # --- from ready to sent -------------------------------------------------------------------------------------
 
     def deliver(self) -> float | None:
         """Send one batch if it is time. Returns the steady time of the next try; None: when something is ready."""

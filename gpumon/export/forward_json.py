@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from gpumon.export.forward_edit import EditError
+from gpumon.export.forward_schema import EditError
 from gpumon.ingest.request import Signal
 
 _REQUESTS: dict[Signal, type[Message]] = {

@@ -10,13 +10,14 @@ already spans more than the threshold of duration, and is dropped as undecided o
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpumon.export.forward_edit import Keep, TracePart
+from gpumon.export.forward_cut import TracePart
+from gpumon.export.forward_edit import Keep
 from gpumon.export.forward_queue import Taken
 from gpumon.model import RequestRecord
 
@@ -144,7 +145,8 @@ class SlowTail:
         self._max_verdicts = max_verdicts
         self._held: OrderedDict[bytes, Held] = OrderedDict()
         self._verdicts: OrderedDict[bytes, bool] = OrderedDict()
-        self._judged: list[tuple[bytes, bool]] = []
+        self._judged: deque[tuple[bytes, bool]] = deque()
+        self._due: dict[bytes, None] = {}  # held, and judged already
         self.size = 0
         """Bytes that wait."""
         self.items = 0
@@ -161,20 +163,25 @@ class SlowTail:
             held = self._held[trace_id] = Held(at_s)
         before = held.size
         held.add(part, ticket)
+        if trace_id in self._verdicts:
+            self._due[trace_id] = None
         self.size += held.size - before
         self.items += part.items
 
     def decided(self, now_s: float) -> Iterator[Decision]:
         """The traces that wait no longer, each once."""
-        judged, self._judged = self._judged, []
-        for trace_id, slow in judged:
+        while self._judged:
+            trace_id, slow = self._judged.popleft()
             # One slow request keeps the trace, whatever the others of it were.
             self._verdicts[trace_id] = slow or self._verdicts.get(trace_id, False)
             self._verdicts.move_to_end(trace_id)
+            if trace_id in self._held:
+                self._due[trace_id] = None
+        due, self._due = self._due, {}
+        for trace_id in due:
+            yield Decision(self._pop(trace_id), self._verdicts[trace_id], in_time=True)
         while len(self._verdicts) > self._max_verdicts:
             self._verdicts.popitem(last=False)
-        for trace_id in [trace_id for trace_id in self._held if trace_id in self._verdicts]:
-            yield Decision(self._pop(trace_id), self._verdicts[trace_id], in_time=True)
         while self._held:
             trace_id, held = next(iter(self._held.items()))
             if self.size <= self._max_bytes and now_s - held.since_s < self._hold_s:

@@ -78,11 +78,16 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
+    name: OtlpName
     labels: tuple[str, ...]
-    """Names of the labels, for the attributes."""
+    """Names of the labels."""
     values: tuple[str, ...]
     value: float | Distribution
     start_ns: int
+
+    @property
+    def attributes(self) -> dict[str, str | int]:
+        return attributes(self.name, self.labels, self.values)
 
 
 class OtlpEncoder:
@@ -111,7 +116,7 @@ class OtlpEncoder:
                 if name.instrument in (Instrument.COUNTER, Instrument.HISTOGRAM):
                     start = starts[metric, labels] = self._start(metric, labels, value)
                     start_ns = start.unix_ns
-                entries.append(_Point(metric.labels, labels, value, start_ns))
+                entries.append(_Point(name, metric.labels, labels, value, start_ns))
         for extra in ADDITIONAL:
             if found := list(_additional(extra, families.get(extra.metric, ()), starts, self._before_ns)):
                 points[extra.spelled.name] = (extra.spelled, extra.metric.help, (), found)
@@ -158,7 +163,7 @@ def _additional(
     else:
         found = {key: number / sums[key] for key, number in selected.items() if sums[key] > 0}
     for key, number in found.items():
-        yield _Point(labels, key, number, began.get(key, default_ns))
+        yield _Point(extra.spelled, labels, key, number, began.get(key, default_ns))
 
 
 def _status(families: Mapping[Metric, list[Sample]], start_ns: int) -> Iterator[_Point]:
@@ -171,7 +176,7 @@ def _status(families: Mapping[Metric, list[Sample]], start_ns: int) -> Iterator[
         state = "predicted_failure" if labels in predicted else "degraded" if labels in degraded else "ok"
         state = state if value else "failed"
         for each in STATES:
-            yield _Point((*metric.labels, "state"), (*labels, each), float(each == state), start_ns)
+            yield _Point(STATUS, (*metric.labels, "state"), (*labels, each), float(each == state), start_ns)
 
 
 def _parts(
@@ -185,28 +190,25 @@ def _parts(
             if part and len(some) > room:
                 yield part
                 part, room = [], MAX_POINTS
-            part.append(OtlpMetric(name.name, text, name.unit, _data(name, bounds, some, unix_ns)))
+            part.append(OtlpMetric(name.name, text, name.unit, _data(name.instrument, bounds, some, unix_ns)))
             room -= len(some)
     if part:
         yield part
 
 
-def _data(name: OtlpName, bounds: tuple[float, ...], points: list[_Point], unix_ns: int) -> DataT:
-    if name.instrument is Instrument.HISTOGRAM:
-        return Histogram([_histogram(name, bounds, point, unix_ns) for point in points], _CUMULATIVE)
-    numbers = [
-        NumberDataPoint(attributes(name, point.labels, point.values), point.start_ns, unix_ns, cast(float, point.value))
-        for point in points
-    ]
-    if name.instrument is Instrument.GAUGE:
+def _data(instrument: Instrument, bounds: tuple[float, ...], points: list[_Point], unix_ns: int) -> DataT:
+    if instrument is Instrument.HISTOGRAM:
+        return Histogram([_histogram(bounds, point, unix_ns) for point in points], _CUMULATIVE)
+    numbers = [NumberDataPoint(point.attributes, point.start_ns, unix_ns, cast(float, point.value)) for point in points]
+    if instrument is Instrument.GAUGE:
         return Gauge(numbers)
-    return Sum(numbers, _CUMULATIVE, is_monotonic=name.instrument is Instrument.COUNTER)
+    return Sum(numbers, _CUMULATIVE, is_monotonic=instrument is Instrument.COUNTER)
 
 
-def _histogram(name: OtlpName, bounds: tuple[float, ...], point: _Point, unix_ns: int) -> HistogramDataPoint:
+def _histogram(bounds: tuple[float, ...], point: _Point, unix_ns: int) -> HistogramDataPoint:
     value = cast(Distribution, point.value)  # the store lets nothing else through
     return HistogramDataPoint(
-        attributes=attributes(name, point.labels, point.values),
+        attributes=point.attributes,
         start_time_unix_nano=point.start_ns,
         time_unix_nano=unix_ns,
         count=sum(value.counts),

@@ -2,8 +2,9 @@
 
 Names are those of OpenTelemetry's semantic conventions where they have one: ``hw.*`` (core v1.44.0) for GPUs,
 ``gen_ai.server.*`` (v1.41.1) for requests; both are in development there. Everything else is ``gpumon.`` and the
-stem, its first word as a namespace, with ``.time`` for seconds counted and ``.io`` for bytes counted, so that no two
-families share a name. ``ADDITIONAL`` holds the conventions' metrics that are part of a family, or a sum of one.
+stem, its first word set off where it is one of ``NAMESPACES``, with ``.time`` for seconds counted, ``.io`` for bytes
+counted and the like, so that no two families share a name. ``ADDITIONAL`` holds the conventions' metrics that are
+part of a family, or a sum of one.
 
 ``gen_ai.server.time_per_output_token`` holds one observation per token, not one mean per request: its sum over its
 count is what the convention means, its quantiles show the slow tokens as well.
@@ -82,6 +83,14 @@ LABELS = {
     "gpu": "gpumon.gpu.index",
 }
 """Attribute of a label, in every family; ``gpumon.`` and the label for all others."""
+
+NAMESPACES = frozenset(
+    {
+        *("gpu", "mig", "process", "host", "request", "tenant", "collective"),
+        *("otlp", "forward", "source", "nvml", "sampler", "history", "config", "self"),
+    }
+)
+"""First words of stems that are things with several metrics."""
 
 UNITS = {
     Unit.NONE: "1",
@@ -179,7 +188,7 @@ ADDITIONAL: tuple[Additional, ...] = (
     ),
 )
 
-STATUS = OtlpName("hw.status", "1", Instrument.UP_DOWN_COUNTER, _GPU)
+STATUS = OtlpName("hw.status", "1", Instrument.UP_DOWN_COUNTER, _GPU, renamed={"state": "hw.state"})
 STATES = ("ok", "degraded", "predicted_failure", "failed")
 """Values of ``hw.state``: 1 for the GPU's, 0 for the others. failed: lost (gpumon_gpu_present 0); predicted_failure:
 a memory row could not be replaced; degraded: the driver asks for a reset or a row waits for one."""
@@ -191,7 +200,8 @@ def spelled(metric: Metric) -> OtlpName:
     if stated is not None:
         return stated
     namespace, _, rest = metric.stem.partition("_")
-    name = f"gpumon.{namespace}{'.' if rest else ''}{rest}{_ENDINGS.get((metric.kind, metric.unit), '')}"
+    stem = f"{namespace}.{rest}" if rest and namespace in NAMESPACES else metric.stem
+    name = f"gpumon.{stem}{_ENDINGS.get((metric.kind, metric.unit), '')}"
     return OtlpName(name, UNITS[metric.unit], _INSTRUMENTS[metric.kind], _GPU if "uuid" in metric.labels else ())
 
 

@@ -67,11 +67,11 @@ def index_of(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def keep(found: dict[str, Value], key: str, value: Value | None, limits: DecodeLimits, most: int, cuts: Cuts) -> None:
+def keep(found: dict[str, Value], key: str, value: Value | None, limits: DecodeLimits, cuts: Cuts) -> None:
     """Add an attribute that is not dropped; the last of equal keys wins, and no value (None) changes nothing."""
     if value is None:
         return
-    if (len(found) >= most and key not in found) or len(key) > limits.max_name:
+    if len(key) > limits.max_name:
         cut(cuts, "attributes")
     else:
         found[key] = value
@@ -103,12 +103,14 @@ def array_of(elements: Sequence[Scalar | None], size: int, limits: DecodeLimits,
 def read_attributes(
     pairs: Sequence[KeyValue], limits: DecodeLimits, most: int, cuts: Cuts, ints: ArrayReader
 ) -> dict[str, Value]:
-    """Attributes of a protobuf message, at most ``most`` of them."""
+    """The first ``most`` attributes of a protobuf message."""
     found: dict[str, Value] = {}
-    for pair in pairs[:]:  # a slice is a list: iterating the message's own container costs three times as much
+    if len(pairs) > most:
+        cut(cuts, "attributes", len(pairs) - most)
+    for pair in pairs[:most]:  # a slice is a list: iterating the message's own container costs three times as much
         key = pair.key
         if not is_dropped(key):
-            keep(found, key, _read_value(pair.value, limits, cuts, ints), limits, most, cuts)
+            keep(found, key, _read_value(pair.value, limits, cuts, ints), limits, cuts)
     return found
 
 

@@ -23,6 +23,8 @@ from gpumon.ingest.records import TOKEN_COUNT, TOKEN_EVENT_NAMES, TOKEN_LATENCY_
 
 MAX_COUNT = 1_000_000
 """More tokens than that in one event are a mistake: read as if the count were absent."""
+MAX_ATTRIBUTES = 64
+"""Attributes of a token event that are read; the rest is as if absent."""
 
 _TOKEN_NAMES = frozenset(name.encode() for name in TOKEN_EVENT_NAMES)
 _COUNT_KEY = TOKEN_COUNT.encode()
@@ -124,6 +126,7 @@ def read_layout(event: bytes) -> _Layout | None:
     at: int | None = None
     named = False
     values: dict[bytes, _Value] = {}
+    attributes = 0
     place, end = 0, len(event)
     while place < end:
         tag = event[place]
@@ -140,7 +143,8 @@ def read_layout(event: bytes) -> _Layout | None:
         elif tag == 0x1A and place + 2 <= end and event[place + 1] < 0x80:  # attributes
             after = place + 2 + event[place + 1]
             read = _read_attribute(event, place + 2, after) if after <= end else None
-            if read is None:
+            attributes += 1
+            if read is None or attributes > MAX_ATTRIBUTES:
                 return None
             key, value = read
             values[key] = value

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
 from gpumon.ingest.attributes import read_packed_ints
 from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.failures import unreadable
@@ -23,7 +25,7 @@ def decode_traces(bodies: Sequence[bytes], limits: DecodeLimits = DEFAULT_LIMITS
     """Decode ``ExportTraceServiceRequest`` bodies; one result per body, an error where it cannot be parsed."""
     gather = EventGather(limits)
     resources = Resources()
-    readers = [_read_spans(body, SpanReader(limits, resources, read_packed_ints), gather) for body in bodies]
+    readers = [_read_body(body, SpanReader(limits, resources, read_packed_ints), gather) for body in bodies]
     gather.finish()
     return [
         unreadable(body, "trace") if reader is None or reader in gather.unreadable else reader.finish()
@@ -31,17 +33,23 @@ def decode_traces(bodies: Sequence[bytes], limits: DecodeLimits = DEFAULT_LIMITS
     ]
 
 
-def _read_spans(body: bytes, reader: SpanReader, gather: EventGather) -> SpanReader | None:
+def _read_body(body: bytes, reader: SpanReader, gather: EventGather) -> SpanReader | None:
     """Read all spans of a body, their events into ``gather``; None where the body cannot be parsed."""
     try:
-        request = ReducedTraceRequest.FromString(body)
+        _read_spans(ReducedTraceRequest.FromString(body), reader, gather)
+        if not reader.saw_all:
+            ExportTraceServiceRequest.FromString(body)  # the events too of spans that nobody looked at have to be sound
     except ProtobufError:
         return None
-    for resource_spans in request.resource_spans:
+    return reader
+
+
+def _read_spans(request: ExportTraceServiceRequest, reader: SpanReader, gather: EventGather) -> None:
+    for resource_spans in reader.some_resources(request.resource_spans):
         resource = reader.resource(resource_spans.resource)
-        for scope_spans in resource_spans.scope_spans:
+        for scope_spans in reader.some_scopes(resource_spans.scope_spans):
             scope = reader.scope(scope_spans.scope)
-            for span in scope_spans.spans:
+            for span in reader.some_spans(scope_spans.spans):
                 name = span.name
                 record = None
                 if name not in STEP_SPAN_NAMES or not reader.read_step(resource, scope, name, span):
@@ -50,4 +58,3 @@ def _read_spans(body: bytes, reader: SpanReader, gather: EventGather) -> SpanRea
                 if events:
                     gather.add(reader, record, events)
     gather.end_of_body(reader)
-    return reader

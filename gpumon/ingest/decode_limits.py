@@ -9,13 +9,17 @@ from dataclasses import dataclass
 class DecodeLimits:
     """Limits per request body; its size in bytes is the receiver's to limit."""
 
+    max_scopes: int = 100_000
+    """Resources, and scopes of all of them. Those over it: ``rejected["too_many_scopes"]``."""
     max_spans: int = 100_000
     """Span records; about 1 kB each. Over it: ``rejected["too_many_spans"]``."""
     max_steps: int = 1_000_000
-    """Step spans, kept as columns; about 100 bytes each. Over it: ``rejected["too_many_spans"]``."""
+    """Step spans, kept as columns; about 100 bytes each. Over it: ``rejected["too_many_spans"]``. No more than
+    ``max_spans`` plus this are looked at."""
     max_attributes: int = 256
-    """Per resource, span or log record; the first are kept. The SDKs' own default is 128."""
+    """Per resource, span or log record; the first are read. The SDKs' own default is 128."""
     max_event_attributes: int = 64
+    """Per event; of token events the first ``columns.MAX_ATTRIBUTES`` are read."""
     max_events: int = 256
     """Events per span that are no token events; the first are kept."""
     max_token_events: int = 1_000_000
@@ -26,7 +30,7 @@ class DecodeLimits:
     max_name: int = 256
     """Characters of a name (span, event, scope, attribute key). Names are cut; attributes with a longer key are left
     out."""
-    max_array: int = 1_048_576
+    max_array: int = 262_144
     """Elements of an int array (the compact form: one per token)."""
     max_short_array: int = 256
     """Elements of any other array."""

@@ -19,6 +19,9 @@ from gpumon.ingest.walk import token_of
 _PASS = 16_384
 """Events per numpy pass: enough to forget its fixed cost, and still little enough for the CPU's cache."""
 
+_SHORTEST_TOKEN = min(map(len, TOKEN_EVENT_NAMES)) + 2
+"""Bytes of the shortest token event: its name, with tag and length."""
+
 
 class _Segment:
     """The events of one span: rows ``first`` to ``last`` of all that was added."""
@@ -150,6 +153,7 @@ class EventGather:
         """Events that numpy did not take, body by body, with the official classes."""
         open_segments = self._segments[self._first_open :]
         ends = [segment.last - base for segment in open_segments]
+        rest = self._without_flood(blobs, rest, open_segments[0], ends[0])
         owners = np.searchsorted(ends, rest, side="right")
         pairs = [(row, open_segments[owner]) for row, owner in zip(rest.tolist(), owners.tolist(), strict=True)]
         first = 0
@@ -185,3 +189,23 @@ class EventGather:
             table.counts[rows] = [count for _, count, _ in tokens]
             table.latency_us[rows] = [0.0 if latency is None else latency for _, _, latency in tokens]
             table.has_latency[rows] = [latency is not None for _, _, latency in tokens]
+
+    def _without_flood(
+        self, blobs: list[bytes], rest: NDArray[np.int64], first: _Segment, end: int
+    ) -> NDArray[np.int64]:
+        """The rows without those of events that would be read for nothing: too short for a token event, in a span
+        that has enough others from passes before. Empty events cost the sender two bytes each: they have to be cheap.
+        """
+        if first.others is None or len(first.others) < self._limits.max_events:
+            return rest
+        flood = np.fromiter(
+            (row < end and len(blobs[row]) < _SHORTEST_TOKEN for row in rest.tolist()), np.bool_, len(rest)
+        )
+        if not flood.any():
+            return rest
+        try:
+            check_events([blobs[row] for row in rest[flood].tolist()])
+        except ProtobufError:
+            self.unreadable.add(first.reader)
+        cut(first.reader.decoded.truncated, "events", int(flood.sum()))
+        return rest[~flood]

@@ -12,6 +12,7 @@ import msgspec
 
 from gpumon.ingest import json_messages as messages
 from gpumon.ingest.attributes import count_of, cut, index_of, latency_of, read_no_ints, shortened
+from gpumon.ingest.columns import MAX_ATTRIBUTES
 from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.json_values import (
     is_base64_id,
@@ -54,11 +55,12 @@ def decode_traces_json(body: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> De
     request = read_request(body, limits)
     reader = SpanReader(limits, Resources(), read_no_ints)
     decoded = reader.decoded
-    for resource_spans in read_json(_SPANS, request.resource_spans, "resourceSpans") or ():
+    found = read_json(_SPANS, request.resource_spans, "resourceSpans")
+    for resource_spans in reader.some_resources(found or []):
         resource = read_resource(resource_spans.resource, reader.resources, limits)
-        for scope_spans in resource_spans.scope_spans or ():
+        for scope_spans in reader.some_scopes(resource_spans.scope_spans or ()):
             scope = read_scope(scope_spans.scope, limits, decoded.truncated)
-            for span in scope_spans.spans or ():
+            for span in reader.some_spans(scope_spans.spans or ()):
                 _read_span(reader, resource, scope, span, limits)
     if request.resource_spans is msgspec.UNSET:
         decoded.message = _wrong_field(request)
@@ -116,7 +118,7 @@ def _read_span(reader: SpanReader, resource: Resource, scope: Scope, span: messa
         return
     if name in STEP_SPAN_NAMES and is_step_of(ids[2], status):
         index = count = None
-        for pair in span.attributes or ():
+        for pair in (span.attributes or ())[: limits.max_attributes]:
             if pair.key in STEP_INDEX:
                 index = index_of(read_scalar(pair.value))
             elif pair.key == TOKEN_COUNT:
@@ -171,7 +173,7 @@ def _read_token(event: messages.Event) -> tuple[int, int, float | None]:
     """Time (ns), tokens and latency (µs) of a token event."""
     count: int | None = None
     latency: float | None = None
-    for pair in event.attributes or ():
+    for pair in event.attributes[:MAX_ATTRIBUTES] if event.attributes else ():
         key = pair.key
         if key == TOKEN_COUNT:
             count = count_of(read_scalar(pair.value))

@@ -6,10 +6,10 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from gpumon.ingest import json_messages as messages
-from gpumon.ingest.attributes import Cuts, array_of, is_dropped, keep, shortened
+from gpumon.ingest.attributes import Cuts, array_of, cut, is_dropped, keep, shortened
 from gpumon.ingest.decode_limits import DecodeLimits
 from gpumon.ingest.records import Scalar, Scope, Value
 
@@ -82,13 +82,17 @@ def read_scalar(value: messages.AnyValue | None) -> Scalar | None:
 
 
 def read_attributes(
-    pairs: Iterable[messages.KeyValue] | None, limits: DecodeLimits, most: int, cuts: Cuts
+    pairs: Sequence[messages.KeyValue] | None, limits: DecodeLimits, most: int, cuts: Cuts
 ) -> dict[str, Value]:
-    """Attributes of a message, at most ``most`` of them."""
+    """The first ``most`` attributes of a message."""
     found: dict[str, Value] = {}
-    for pair in pairs or ():
+    if pairs is None:
+        return found
+    if len(pairs) > most:
+        cut(cuts, "attributes", len(pairs) - most)
+    for pair in pairs[:most]:
         if not is_dropped(pair.key):
-            keep(found, pair.key, _read_value(pair.value, limits, cuts), limits, most, cuts)
+            keep(found, pair.key, _read_value(pair.value, limits, cuts), limits, cuts)
     return found
 
 

@@ -83,7 +83,11 @@ def _read_logs(body: bytes, decoded: Decoded, limits: DecodeLimits) -> None:
             message = scope_logs.scope
             scope = Scope(*(shortened(text, limits.max_name, cuts) for text in (message.name, message.version)))
             for record in scope_logs.log_records:
-                names = (read_scalar(pair.value) for pair in record.attributes if pair.key == _EVENT_NAME)
+                names = (
+                    read_scalar(pair.value)
+                    for pair in record.attributes[: limits.max_attributes]
+                    if pair.key == _EVENT_NAME
+                )
                 if record.event_name != EVALUATION and (record.event_name or EVALUATION not in names):
                     decoded.ignored += 1
                     continue
@@ -101,7 +105,7 @@ def _read_json_logs(body: bytes, decoded: Decoded, limits: DecodeLimits) -> None
         for scope_logs in resource_logs.scope_logs or ():
             scope = json_values.read_scope(scope_logs.scope, limits, cuts)
             for record in scope_logs.log_records or ():
-                pairs = record.attributes or ()
+                pairs = (record.attributes or [])[: limits.max_attributes]
                 names = (json_values.read_scalar(pair.value) for pair in pairs if pair.key == _EVENT_NAME)
                 if record.event_name != EVALUATION and (record.event_name or EVALUATION not in names):
                     decoded.ignored += 1

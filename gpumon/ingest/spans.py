@@ -5,7 +5,8 @@ Both protobuf decoders read spans through this; the JSON decoder shares all of i
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
@@ -25,6 +26,8 @@ from gpumon.ingest.decode_limits import DecodeLimits
 from gpumon.ingest.records import TOKEN_COUNT, Decoded, EventRecord, Resource, Scope, SpanRecord, Value
 from gpumon.ingest.steps import Steps
 
+T = TypeVar("T")
+
 MAX_NS = 2**63 - 1
 """Times beyond the year 2262 are mistakes; they would not fit a signed column."""
 STEP_INDEX = frozenset({"decode_ct", "gen_ai.token.index"})
@@ -38,6 +41,7 @@ _EXPLANATIONS = {
     "bad_id": "trace ids must be 16 bytes and span ids 8 bytes, not all zero",
     "bad_time": "times must be unix nanoseconds before the year 2262",
     "too_many_spans": "send fewer spans per request",
+    "too_many_scopes": "send fewer resources and scopes per request",
 }
 
 
@@ -73,6 +77,10 @@ class SpanReader:
         self.resources = resources
         self._ints = ints
         self._steps = Steps()
+        self._scopes_left = limits.max_scopes
+        self._spans_left = limits.max_spans + limits.max_steps
+        self.saw_all = True
+        """Whether every span of the request was looked at."""
 
     def resource(self, message: resource_pb2.Resource) -> Resource:
         return self.resources.read(message, self._limits, self._ints)
@@ -80,6 +88,22 @@ class SpanReader:
     def scope(self, message: InstrumentationScope) -> Scope:
         limit, cuts = self._limits.max_name, self.decoded.truncated
         return Scope(shortened(message.name, limit, cuts), shortened(message.version, limit, cuts))
+
+    def some_resources(self, messages: Sequence[T]) -> Sequence[T]:
+        """Those resources that are to be read; counts the others."""
+        return self._first(messages, self._limits.max_scopes, "too_many_scopes")
+
+    def some_scopes(self, messages: Sequence[T]) -> Sequence[T]:
+        """Those scopes of a resource that are to be read; counts the others."""
+        some = self._first(messages, self._scopes_left, "too_many_scopes")
+        self._scopes_left -= len(some)
+        return some
+
+    def some_spans(self, messages: Sequence[T]) -> Sequence[T]:
+        """Those spans of a scope that are to be read; counts the others."""
+        some = self._first(messages, self._spans_left, "too_many_spans")
+        self._spans_left -= len(some)
+        return some
 
     def reject(self, reason: str) -> None:
         cut(self.decoded.rejected, reason)
@@ -137,7 +161,7 @@ class SpanReader:
         if not self.ids_are_valid(*ids) or not self.times_are_valid(*times):
             return True
         index = count = None
-        for pair in span.attributes[:]:
+        for pair in span.attributes[: self._limits.max_attributes]:
             key = pair.key
             if key in STEP_INDEX:
                 value = pair.value
@@ -191,11 +215,21 @@ class SpanReader:
         decoded = self.decoded
         decoded.steps = self._steps.columns()
         if decoded.rejected:
-            said = [f"{number} spans rejected: {_EXPLANATIONS[why]}" for why, number in decoded.rejected.items()]
+            said = [
+                f"{number} {'scopes' if why == 'too_many_scopes' else 'spans'} rejected: {_EXPLANATIONS[why]}"
+                for why, number in decoded.rejected.items()
+            ]
             if "bad_id" in decoded.rejected and not decoded.spans and not decoded.steps:
                 said.append(_WRONG_SIGNAL)
             decoded.message = "; ".join([*said, decoded.message] if decoded.message else said)
         return decoded
+
+    def _first(self, messages: Sequence[T], most: int, reason: str) -> Sequence[T]:
+        if len(messages) <= most:
+            return messages
+        self.saw_all = False
+        cut(self.decoded.rejected, reason, len(messages) - most)
+        return messages[:most]
 
     def _read_links(self, span: trace_pb2.Span) -> tuple[tuple[bytes, bytes], ...]:
         links = span.links

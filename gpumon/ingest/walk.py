@@ -7,6 +7,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from gpumon.ingest.attributes import count_of, cut, latency_of, read_no_ints, read_scalar
+from gpumon.ingest.columns import MAX_ATTRIBUTES
 from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.failures import unreadable
 from gpumon.ingest.records import (
@@ -34,11 +35,11 @@ def decode_traces_walk(body: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> De
     except ProtobufError as err:
         raise unreadable(body, "trace") from err
     reader = SpanReader(limits, Resources(), read_no_ints)
-    for resource_spans in request.resource_spans:
+    for resource_spans in reader.some_resources(request.resource_spans):
         resource = reader.resource(resource_spans.resource)
-        for scope_spans in resource_spans.scope_spans:
+        for scope_spans in reader.some_scopes(resource_spans.scope_spans):
             scope = reader.scope(scope_spans.scope)
-            for span in scope_spans.spans:
+            for span in reader.some_spans(scope_spans.spans):
                 if span.name in STEP_SPAN_NAMES and reader.read_step(resource, scope, span.name, span):
                     continue
                 record = reader.read_span(resource, scope, span.name, span)
@@ -51,7 +52,7 @@ def token_of(event: trace_pb2.Span.Event) -> tuple[int, int, float | None]:
     """Time (ns), tokens and latency (µs) of a token event."""
     count: int | None = None
     latency: float | None = None
-    for pair in event.attributes[:]:
+    for pair in event.attributes[:MAX_ATTRIBUTES]:
         key = pair.key
         if key == TOKEN_COUNT:
             count = count_of(read_scalar(pair.value))

@@ -30,7 +30,7 @@ from gpumon.sources.gpu_fast import Column
 log = logging.getLogger(__name__)
 
 RING_SECONDS = 15.0
-STOP_S = 5.0
+STOP_S = 3.0
 KILL_S = 1.0
 """A killed process is gone by then, unless it hangs in the driver; nobody waits for it then."""
 PAUSE_MIN_S, PAUSE_MAX_S = 0.5, 60.0

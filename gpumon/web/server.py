@@ -12,7 +12,9 @@ import logging
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 
 import uvicorn
 import uvloop
@@ -24,30 +26,55 @@ GRACE_S = 1
 """For answers under way at the end: a page takes milliseconds."""
 
 
-def serve(asgi: Asgi, listener: socket.socket, reload: Callable[[], None]) -> None:
-    """Until SIGTERM or SIGINT. ``reload`` is called in a worker thread."""
+Beside = Callable[[], AbstractAsyncContextManager[None]]
+
+
+def serve(
+    asgi: Asgi,
+    listener: socket.socket,
+    asked_to_end: Callable[[], bool],
+    reload: Callable[[], None],
+    beside: Beside,
+    tls: ssl.SSLContext | None,
+) -> None:
+    """Until SIGTERM or SIGINT, or not at all if ``asked_to_end`` before this took over the signals.
+
+    ``reload`` is called in a worker thread; ``beside`` is entered on the event loop for as long as this serves.
+    ``tls``: None for plain HTTP.
+    """
     # It tells of its own life what gpumon tells, and a line for every request that is not HTTP.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(asgi, listener, reload))
+        runner.run(_serve(_Server(_config(asgi, tls)), listener, asked_to_end, reload, beside))
 
 
-async def _serve(asgi: Asgi, listener: socket.socket, reload: Callable[[], None]) -> None:
-    server = _Server(
-        uvicorn.Config(
-            asgi,
-            http=Protocol,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=GRACE_S,
-            timeout_keep_alive=75,
-            limit_concurrency=512,
-        )
+def _config(asgi: Asgi, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    config = uvicorn.Config(
+        asgi,
+        http=Protocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        proxy_headers=False,  # the peer is whoever is connected, not whom they name
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+        timeout_keep_alive=75,
+        limit_concurrency=512,
     )
+    config.load()
+    config.ssl = tls
+    return config
+
+
+async def _serve(
+    server: _Server,
+    listener: socket.socket,
+    asked_to_end: Callable[[], bool],
+    reload: Callable[[], None],
+    beside: Beside,
+) -> None:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -58,7 +85,10 @@ async def _serve(asgi: Asgi, listener: socket.socket, reload: Callable[[], None]
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, reload))
-    await server.serve(sockets=[listener])
+    if asked_to_end():
+        server.end()
+    async with beside():
+        await server.serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):

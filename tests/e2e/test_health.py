@@ -91,6 +91,7 @@ def test_without_the_library_the_host_is_watched_and_the_reason_told(tmp_path: P
         eventually(lambda: daemon.page().value("gpumon_nvml_state", state="unavailable") == 1, "unavailable")
         assert page.select("gpumon_host_page_faults_total")
         assert gpu_families(page) == set()
+        daemon.await_series("gpumon_source_up", 1, source="nvml")
         assert daemon.page().value("gpumon_source_up", source="nvml") == 0
         assert "advice='install the NVIDIA driver" in daemon.log
         assert daemon.end() == 0

@@ -39,6 +39,13 @@ def test_sigterm_and_sigint_end_it_in_order(node: FakeNode, start: Start) -> Non
     assert node.misuse() == type(node.misuse())(0, 0, 0, 0, 0, 0, 0, 0)
 
 
+def test_a_signal_in_the_first_moment_ends_it_in_order_too(node: FakeNode, start: Start) -> None:
+    for _ in range(5):
+        daemon = start(node)
+        assert daemon.end(signal.SIGTERM) == 0
+    assert node.live().inits == 0
+
+
 def test_a_second_signal_ends_it_at_once(node: FakeNode, start: Start) -> None:
     daemon = start(node)
     daemon.await_series("gpumon_gpu_utilization_ratio", 8)

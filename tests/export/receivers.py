@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import http.server
 import socket
+import ssl
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
+import trustme
 from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
@@ -28,6 +31,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from gpumon.export.forward_send import Tls
 from gpumon.ingest.request import Transport
 
 REQUESTS: dict[str, type[Message]] = {
@@ -59,6 +63,26 @@ class Reply:
     """HTTP: end the connection in the middle of the answer's body."""
     close: bool = False
     """HTTP: end the connection after the answer, and say so."""
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """A CA, and a certificate with its key for a server and for a client, as files."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(str(self.folder / "ca.pem"))
+        for name, identity in (("server", "127.0.0.1"), ("client", "client.test")):
+            issued = authority.issue_cert(identity)
+            issued.cert_chain_pems[0].write_to_path(str(self.folder / f"{name}.pem"))
+            issued.private_key_pem.write_to_path(str(self.folder / f"{name}.key"))
+
+    @property
+    def tls(self) -> Tls:
+        """What a client needs."""
+        return Tls(self.folder / "ca.pem", self.folder / "client.pem", self.folder / "client.key")
 
 
 @dataclass
@@ -94,7 +118,9 @@ class Receiver:
     protocol: Transport
     url = ""
 
-    def __init__(self, script: Iterable[Reply] = ()) -> None:
+    def __init__(self, script: Iterable[Reply] = (), certificates: Certificates | None = None) -> None:
+        """certificates: for TLS, which then wants one of the client too."""
+        self.certificates = certificates
         self.script = deque(script)
         self.default = Reply()
         self.taken = Taken()
@@ -180,7 +206,14 @@ class HttpReceiver(Receiver):
                 pass
 
         self._server = _Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        scheme = "http"
+        if self.certificates is not None:
+            folder, scheme = self.certificates.folder, "https"
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.pem")
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_cert_chain(folder / "server.pem", folder / "server.key")
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
         return self
@@ -204,7 +237,8 @@ class GrpcReceiver(Receiver):
     def __enter__(self) -> GrpcReceiver:
         self._pool = ThreadPoolExecutor(4)
         self._server_port = self._start(0)
-        self.url = f"http://127.0.0.1:{self._server_port}"
+        scheme = "http" if self.certificates is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server_port}"
         return self
 
     def _start(self, port: int) -> int:
@@ -214,7 +248,13 @@ class GrpcReceiver(Receiver):
             service = f"opentelemetry.proto.collector.{'trace' if signal == 'traces' else signal}.v1.{name}Service"
             handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(self._export(signal))
             self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {"Export": handler})])
-        port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        if self.certificates is None:
+            port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        else:
+            read = {path.name: path.read_bytes() for path in self.certificates.folder.iterdir()}
+            pair = (read["server.key"], read["server.pem"])
+            credentials = grpc.ssl_server_credentials([pair], read["ca.pem"], require_client_auth=True)
+            port = self._server.add_secure_port(f"127.0.0.1:{port}", credentials)
         self._server.start()
         return port
 

@@ -23,13 +23,13 @@ from gpumon.catalogue import (
 )
 from gpumon.export.forward import Disk, Forwarder, Limits
 from gpumon.export.forward_edit import Attribute
-from gpumon.export.forward_send import Answer, Backoff, Endpoint, Outcome, make_sender
+from gpumon.export.forward_send import Answer, Backoff, Endpoint, Outcome, Tls, make_sender
 from gpumon.export.forward_tail import SlowRule, SlowTail, keep_ratio
 from gpumon.host.clock import ManualClock, SystemClock
 from gpumon.ingest.request import Signal, Transport
 from gpumon.model import Metric, RequestRecord
 from tests.export.otlp_requests import START_NS, as_json, logs, metrics, span_id, trace_id, traces
-from tests.export.receivers import GrpcReceiver, HttpReceiver, Receiver, Reply
+from tests.export.receivers import Certificates, GrpcReceiver, HttpReceiver, Receiver, Reply
 
 RECEIVERS: dict[Transport, type[HttpReceiver] | type[GrpcReceiver]] = {
     Transport.HTTP: HttpReceiver,
@@ -53,10 +53,11 @@ class Bench:
         clock: ManualClock | None = None,
         *,
         timeout_s: float = 5.0,
+        tls: Tls = Tls(),  # noqa: B008 - frozen
         **options: Any,
     ) -> None:
         self.clock = clock or ManualClock()
-        endpoint = Endpoint(url, protocol, headers={"Authorization": "Bearer t"}, timeout_s=timeout_s)
+        endpoint = Endpoint(url, protocol, headers={"Authorization": "Bearer t"}, tls=tls, timeout_s=timeout_s)
         sender = make_sender(endpoint, SystemClock().now_s, lambda: self.clock.to_unix(self.clock.now_s()))
         self.forwarder = Forwarder(sender, self.clock, backoff=Backoff(random=lambda: 0.0), **options)
 
@@ -359,6 +360,30 @@ def test_a_batch_is_not_tried_for_ever() -> None:
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+@both
+def test_tls_with_a_certificate_of_our_own(protocol: Transport, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    with RECEIVERS[protocol](certificates=certificates) as receiver:
+        bench = Bench(receiver.url, protocol, tls=certificates.tls)
+        bench.offer(traces(1))
+        bench.run()
+        assert bench.value(FORWARD_SENT, "traces") == 1
+        bench.forwarder.close()
+        for wrong in (Tls(), Tls(certificates.tls.ca), Tls(tmp_path / "missing.pem")):
+            bench = Bench(receiver.url, protocol, tls=wrong)
+            bench.offer(traces(2))
+            bench.run()
+            assert bench.value(FORWARD_RETRIES) == 1
+            bench.forwarder.close()
+        assert len(receiver.taken.spans) == 1
+
+
+@pytest.mark.parametrize("url", ["localhost:4317", "ftp://localhost:1", "http://", "", "http://localhost:4317/path"])
+def test_endpoints_that_are_none_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="endpoint"):
+        Endpoint(url, Transport.GRPC)
 
 
 class NoSender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
@@ -12,9 +13,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from gpumon.export.forward_edit import Attribute, EditError, by_trace, count_items, edit, split
+from gpumon.export.forward_cut import by_trace, split
+from gpumon.export.forward_edit import Attribute, edit
 from gpumon.export.forward_json import count_items as count_json_items
 from gpumon.export.forward_json import to_protobuf
+from gpumon.export.forward_schema import EditError, count_items
 from gpumon.ingest.request import Signal
 from tests.export.otlp_requests import START_NS, as_json, logs, metrics, traces
 
@@ -199,7 +202,12 @@ def test_pieces_hold_every_span_once_and_keep_the_bounds(
 @settings(max_examples=200, deadline=None)
 @given(data=st.binary(max_size=200))
 def test_bytes_that_are_no_request_raise_nothing_but_the_error(data: bytes) -> None:
-    for read in (count_items, lambda data: edit(data, annotate=annotate), by_trace, lambda data: split(data, 1, 1)):
+    for read in (
+        partial(count_items, Signal.TRACES),
+        lambda data: edit(data, annotate=annotate),
+        by_trace,
+        lambda data: split(data, 1, 1),
+    ):
         try:
             read(data)
         except EditError:
@@ -241,7 +249,7 @@ def test_repeated_singular_messages_still_merge() -> None:
     ("signal", "request_"), [(Signal.TRACES, traces(1, 4)), (Signal.LOGS, logs(3)), (Signal.METRICS, metrics(2))]
 )
 def test_items_are_counted_alike_in_both_encodings(signal: Signal, request_: ExportTraceServiceRequest) -> None:
-    number = count_items(request_.SerializeToString())
+    number = count_items(signal, request_.SerializeToString())
     assert number == count_json_items(signal, as_json(request_))
     assert number in (2, 3, 4)
 

@@ -21,6 +21,7 @@ from gpumon.ingest.walk import decode_traces_walk
 from tests.ingest.payloads import Dice, mutated, random_request, repeated_event
 
 SMALL_LIMITS = DecodeLimits(
+    max_scopes=3,
     max_spans=3,
     max_steps=2,
     max_attributes=2,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+import tracemalloc
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -458,6 +460,8 @@ def test_steps_of_equal_scopes_are_one_group_wherever_they_stand(decode: Decode)
 LIMITED: list[tuple[Json, dict[str, int], dict[str, int]]] = [
     (envelope(*[span()] * 5), {"too_many_spans": 2}, {}),
     (envelope(*[vectors.STEP] * 5), {"too_many_spans": 3}, {}),
+    (envelope(*[span(traceId=None)] * 7), {"bad_id": 5, "too_many_spans": 2}, {}),
+    ({"resourceSpans": [{"scopeSpans": [{}, {}]}] * 4}, {"too_many_scopes": 4}, {}),
     (envelope(span(attributes=[attribute(f"a{n}", intValue=n) for n in range(5)])), {}, {"attributes": 3}),
     (envelope(span(attributes=[attribute("k" * 31, intValue=1)])), {}, {"attributes": 1}),
     (envelope(span(attributes=[attribute("a", stringValue="x" * 11)])), {}, {"strings": 1}),
@@ -516,6 +520,42 @@ print(sum(len(one.tokens.at_ns) for one in decoded.spans), (after - before) * 10
     tokens, factor = done.stdout.split()
     assert int(tokens) > 1_000_000
     assert float(factor) < 8
+
+
+@pytest.mark.parametrize(
+    ("count", "body"),
+    [
+        (400_000, wire.delimited(1, b"")),
+        (400_000, wire.request(raw_span() + wire.delimited(9, b"") * 400_000)),
+        (400_000, wire.request(raw_span() + wire.delimited(11, b"") * 400_000)),
+        (400_000, wire.request(raw_span(wire.delimited(2, "token_emitted") + wire.delimited(3, b"") * 400_000))),
+        (
+            400_000,
+            wire.request(
+                raw_span(name="decode_loop") + wire.delimited(4, b"parent-1") + wire.delimited(9, b"") * 400_000
+            ),
+        ),
+    ],
+    ids=["resources", "attributes", "events", "attributes of a token", "attributes of a step"],
+)
+def test_a_flood_of_empty_messages_costs_little_time_and_memory(count: int, body: bytes) -> None:
+    tracemalloc.start()
+    started = time.process_time()
+    decoded = only(decode_traces([body if len(body) > count else body * count]))
+    took_s = time.process_time() - started
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert took_s < 3
+    assert peak < 64 * count  # of Python's own; upb's parse takes some 32 bytes for each byte of this
+    assert len(decoded.spans) <= 1
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_spans_beyond_the_limit_still_have_to_be_sound(broken: bool) -> None:
+    late = raw_span(wire.delimited(2, b"\xff" if broken else b"x"))
+    assert differing([wire.request(*[raw_span()] * 5, late)], SMALL_LIMITS) == []
+    [decoded] = decode_traces([wire.request(*[raw_span()] * 5, late)], SMALL_LIMITS)
+    assert isinstance(decoded, DecodeError) == broken
 
 
 # Agreement with the walk
