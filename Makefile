@@ -51,7 +51,7 @@ docs: $(READY)
 	$(BIN)/python scripts/gen_docs.py
 
 bench: $(READY)
-	@shopt -s nullglob; for script in benchmarks/[!_]*.py; do $(BIN)/python "$$script"; done
+	@for script in $$(grep -l __main__ benchmarks/*.py); do $(BIN)/python -m "benchmarks.$$(basename "$$script" .py)"; done
 
 clean:
 	rm -rf .venv .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

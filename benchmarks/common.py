@@ -20,7 +20,8 @@ from tests.fakenvml.gpu import Proc, ProcUtil
 
 REAL = ("--procfs", "/proc", "--sysfs", "/sys", "--cgroupfs", "/sys/fs/cgroup")
 """This machine's own files: reading those costs what it costs in production."""
-SIZED = {"GPUMON_PROCESSES__LIMIT": "64", "GPUMON_HOST__KERNEL_LOG": "null"}
+SIZED = {"GPUMON_PROCESSES__LIMIT": "64", "GPUMON_HOST__KERNEL_LOG": "null", "GPUMON_OTLP__ENABLED": "false"}
+"""Metrics only."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _pause = threading.Event()  # never set
 

@@ -43,7 +43,9 @@ class Template:
         return body.tobytes()
 
     def __post_init__(self) -> None:
-        self._once = np.concatenate([places for places in self.places if len(places) == 1] or [np.empty((0, 8), np.intp)])
+        self._once = np.concatenate(
+            [places for places in self.places if len(places) == 1] or [np.empty((0, 8), np.intp)]
+        )
         self._repeated = [places for places in self.places if len(places) > 1]
 
 

@@ -15,19 +15,21 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import pynvml
 
 from benchmarks.common import REAL, SIZED, children, cpu_s, environment, idle_processes, put_to_work, report, wait
 from gpumon import catalogue
 from gpumon.app import App, real_machine
-from gpumon.config import Config, HostConfig, HttpConfig, NvmlConfig
+from gpumon.config import Config, HostConfig, HttpConfig, NvmlConfig, OtlpConfig
 from gpumon.host.clock import SystemClock
 from gpumon.host.nvml import Device, Field
 from gpumon.host.nvml_driver import NvmlDriver
 from gpumon.sources.capabilities import Capabilities
 from gpumon.sources.gpu_fast import GpuFast
 from tests.e2e.daemon import Daemon
+from tests.e2e.page import Page
 from tests.fakenvml.controller import FakeNode
 
 GPUS, PIDS, SCRAPE_S = 8, 50, 15.0
@@ -79,15 +81,19 @@ def batch_us(nvml: NvmlDriver, device: Device) -> dict[str, float]:
     }
 
 
-def cpu_percent(node: FakeNode, folder: Path, seconds: float) -> dict[str, float]:
-    """CPU of a running gpumon, in percent of a core, and the sampling rate it reached."""
-    with Daemon(folder, *REAL, env=environment(node), options=SIZED) as gpumon:
+def cpu_percent(node: FakeNode, folder: Path, seconds: float, medium_s: float) -> dict[str, float]:
+    """CPU of a running gpumon, in percent of a core, and the sampling rate it reached.
+
+    ``medium_s``: how often processes and host are read.
+    """
+    options = SIZED | {"GPUMON_CADENCE__MEDIUM_S": f"{medium_s:g}"}
+    with Daemon(folder, *REAL, env=environment(node), options=options) as gpumon:
         gpumon.await_ready()
         gpumon.await_series("gpumon_process_gpu_memory_bytes", PIDS)
         wait(10.0)
         pids = {"main": gpumon.process.pid, "sampler": children(gpumon.process.pid)[0]}
         before, began_s = {name: cpu_s(pid) for name, pid in pids.items()}, time.monotonic()
-        first = gpumon.page().by("gpu", "gpumon_gpu_samples_total")
+        first = _counted(gpumon.page())
         next_s = began_s
         while (left_s := began_s + seconds - time.monotonic()) > 0:
             wait(min(left_s, max(0.0, next_s - time.monotonic())))
@@ -96,10 +102,10 @@ def cpu_percent(node: FakeNode, folder: Path, seconds: float) -> dict[str, float
                 next_s += SCRAPE_S
         spent = {name: cpu_s(pid) - before[name] for name, pid in pids.items()}
         took_s = time.monotonic() - began_s
-        last = gpumon.page().by("gpu", "gpumon_gpu_samples_total")
+        last = _counted(gpumon.page())
         series = gpumon.page().value("gpumon_series")
     result = {f"{name}_percent": round(100 * value / took_s, 2) for name, value in spent.items()}
-    rates = [(last[gpu] - first[gpu]) / took_s for gpu in first]
+    rates = [(last[gpu][0] - first[gpu][0]) / (last[gpu][1] - first[gpu][1]) for gpu in first]
     return {
         "total_percent": round(100 * sum(spent.values()) / took_s, 2),
         **result,
@@ -109,11 +115,21 @@ def cpu_percent(node: FakeNode, folder: Path, seconds: float) -> dict[str, float
     }
 
 
+def _counted(page: Page) -> dict[str, tuple[float, float]]:
+    """Samples of each GPU so far, and when the last of them was taken: what is published is up to 1 s old."""
+    counts = page.by("gpu", "gpumon_gpu_samples_total")
+    times = page.by("gpu", "gpumon_gpu_last_sample_timestamp_seconds")
+    return {gpu: (count, times[gpu]) for gpu, count in counts.items()}
+
+
 def saturated_rate_hz(node: FakeNode, seconds: float) -> dict[str, float]:
     """Sampling rate while another thread of the main process never lets go of the interpreter by itself."""
     os.environ |= node.variables()
     config = Config(
-        http=HttpConfig(ui=False), host=HostConfig(kernel_log=None), nvml=NvmlConfig(library=str(node.library))
+        http=HttpConfig(ui=False),
+        host=HostConfig(kernel_log=None),
+        nvml=NvmlConfig(library=str(node.library)),
+        otlp=OtlpConfig(enabled=False),
     )
     clock = SystemClock()
     app = App(config, real_machine(config), clock, None)
@@ -123,9 +139,10 @@ def saturated_rate_hz(node: FakeNode, seconds: float) -> dict[str, float]:
         while not stop.is_set():
             sum(range(10_000))
 
-    def samples() -> list[float]:
-        found = app.store.view(clock.now_s()).family(catalogue.GPU_SAMPLES)
-        return [sample.value for sample in found if isinstance(sample.value, float)]
+    def samples() -> list[tuple[float, float]]:
+        view = app.store.view(clock.now_s())
+        found = zip(view.family(catalogue.GPU_SAMPLES), view.family(catalogue.GPU_LAST_SAMPLE), strict=True)
+        return [(cast(float, count.value), cast(float, at.value)) for count, at in found]
 
     app.start()
     try:
@@ -134,15 +151,15 @@ def saturated_rate_hz(node: FakeNode, seconds: float) -> dict[str, float]:
         burner = threading.Thread(target=burn)
         burner.start()
         wait(3.0)
-        first, began_s = samples(), time.monotonic()
+        first = samples()
         wait(seconds)
-        last, took_s = samples(), time.monotonic() - began_s
+        last = samples()
         stop.set()
         burner.join()
         lost = app.store.view(clock.now_s()).value(catalogue.SERIES_DROPPED, ("sampler_backlog",))
     finally:
         app.stop()
-    rates = [(new - old) / took_s for old, new in zip(first, last, strict=True)]
+    rates = [(new[0] - old[0]) / (new[1] - old[1]) for old, new in zip(first, last, strict=True)]
     return {"least_hz": round(min(rates), 2), "mean_hz": round(statistics.mean(rates), 2), "rows_lost": lost or 0.0}  # type: ignore[dict-item]  # a scalar
 
 
@@ -168,7 +185,8 @@ def main() -> None:
             hz=10,
             processes=PIDS,
             values_per_gpu_and_tick=values,
-            cpu=cpu_percent(node, folder, seconds),
+            cpu_host_at_1hz=cpu_percent(node, folder, seconds, 1.0),
+            cpu_host_at_2hz=cpu_percent(node, folder, seconds, 0.5),
             field_batch=batch,
             saturated=saturated_rate_hz(node, 15.0),
         )

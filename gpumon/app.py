@@ -45,6 +45,7 @@ from gpumon.store import Store
 from gpumon.web.asgi import Asgi, Dispatcher, RefusedError
 
 if TYPE_CHECKING:
+    from gpumon.export.otlp import OtlpExport
     from gpumon.tracing import Tracing
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ OPEN_PATHS = ("/-/healthy", "/-/ready")
 """Answered without credentials: probes have none."""
 GPU_SOURCES = ("gpu_fast", "gpu_slow", "gpu_inventory")
 """Passes in the sampler that must have been made once before gpumon is ready, if NVML is there at all."""
-RESTART_SECTIONS = ("http", "nvml", "host", "store", "otlp", "requests", "forward")
+RESTART_SECTIONS = ("http", "nvml", "host", "store", "otlp", "requests", "forward", "export")
 """Sections of the configuration that only a restart changes."""
 
 
@@ -139,6 +140,7 @@ class App:
                 restart_after_s=config.nvml.restart_after_s,
                 requests_open=self.tracing.requests_open if self.tracing is not None else None,
             )
+        self._export = self._build_export(config)
         self._runner = self._build_runner(config)
         self._own_files = HostFiles()
         self._self_samples: list[Sample] = []
@@ -174,6 +176,8 @@ class App:
             self._link.start()
         self._runner.start()
         self._keeper.start()
+        if self._export is not None:
+            self._export.start()
 
     def stop(self) -> None:
         """End the sampler, which lets go of NVML, and the sources meanwhile: one that hangs holds up nothing."""
@@ -184,6 +188,8 @@ class App:
         self._runner.stop()
         if self.tracing is not None:
             self.tracing.close()
+        if self._export is not None:
+            self._export.stop()
         if ending is not None:
             ending.join()
 
@@ -294,6 +300,22 @@ class App:
             runner.add(source, every_s)
         return runner
 
+    def _build_export(self, config: Config) -> OtlpExport | None:
+        if config.export.endpoint is None:
+            return None
+        from gpumon.export.otlp import OtlpExport, make_exporter  # the SDK, which only this needs
+        from gpumon.tracing import endpoint_of
+
+        endpoint = endpoint_of(config.export)
+        assert endpoint is not None
+        return OtlpExport(
+            self.store.view,
+            make_exporter(endpoint),
+            self._clock,
+            interval_s=config.export.interval_s,
+            resource={"host.name": self._node_names[0]},
+        )
+
     def _build_tracing(self, config: Config, web: WebConfig | None) -> Tracing:
         from gpumon.tracing import Tracing  # protobuf and what else only traces need
 
@@ -321,6 +343,8 @@ class App:
         yield from self.health.samples(at_s)
         yield from self.store.self_samples(at_s)
         yield from self.node.own_samples()
+        if self._export is not None:
+            yield from self._export.samples()
         if at_s - self._self_at_s >= SELF_S:
             self._self_at_s = at_s
             self._self_samples = list(self._usage())

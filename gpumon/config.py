@@ -344,11 +344,11 @@ class RequestsConfig(_Section):
     )
 
 
-class ForwardConfig(_Section):
-    """Passing on what the receivers took, to a collector or a tracing back end."""
+class EndpointConfig(_Section):
+    """An OTLP receiver to send to."""
 
     endpoint: Annotated[str | None, _Expect("http(s)://host:port, or null")] = Field(
-        default=None, description="Where to forward to. null: nowhere.", pattern=r"^https?://[^\s/]+(/\S*)?$"
+        default=None, description="Where to send. null: nowhere.", pattern=r"^https?://[^\s/]+(/\S*)?$"
     )
     protocol: Literal["grpc", "http"] = Field(default="grpc", description="OTLP/gRPC or OTLP/HTTP.")
     headers: Annotated[dict[str, str], _Expect("a map of texts")] = Field(
@@ -364,6 +364,11 @@ class ForwardConfig(_Section):
     key: Annotated[_Path | None, _Expect("a path or null")] = Field(
         default=None, description="Private key of the certificate."
     )
+
+
+class ForwardConfig(EndpointConfig):
+    """Passing on what the receivers took, to a collector or a tracing back end."""
+
     annotate: bool = Field(
         default=True, description="Add to request spans what their GPUs and processes did meanwhile (docs/TOKENS.md)."
     )
@@ -385,6 +390,12 @@ class ForwardConfig(_Section):
     spool_bytes: int = Field(
         default=1 << 30, ge=1 << 20, le=1 << 40, description="Size of the folder; the oldest goes first."
     )
+
+
+class ExportConfig(EndpointConfig):
+    """gpumon's own metrics as OTLP, beside `/metrics`: under OpenTelemetry's names where there are any."""
+
+    interval_s: float = Field(default=15.0, ge=1, le=3600, description="How often.")
 
 
 class LogConfig(_Section):
@@ -409,6 +420,7 @@ class Config(_Section):
     otlp: OtlpConfig = OtlpConfig()
     requests: RequestsConfig = RequestsConfig()
     forward: ForwardConfig = ForwardConfig()
+    export: ExportConfig = ExportConfig()
     log: LogConfig = LogConfig()
 
 

@@ -3,7 +3,7 @@
 The way of a request: a receiver reads it, the intake decodes it in its worker thread and hands it to ``_take``,
 which offers it to the forwarder and gives it to the assembler; half a second later at most, ``TraceSource`` collects
 the requests that are complete, counts them and tells the forwarder's tail policy. Only then is it a statistic; it was
-acknowledged when ``_take`` had returned.
+acknowledged when ``_take`` had returned and, where there is a spool, it was on disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 
-from gpumon.config import Config, parse_listen
+from gpumon.config import Config, EndpointConfig, parse_listen
 from gpumon.export.annotate import Annotator, Bindings
 from gpumon.export.forward import Disk, Forwarder
 from gpumon.export.forward import Limits as ForwardLimits
@@ -29,7 +29,7 @@ from gpumon.ingest.decode import decode_traces
 from gpumon.ingest.http_listener import HttpListener
 from gpumon.ingest.http_server import OtlpHttp
 from gpumon.ingest.inspector import InspectorSource
-from gpumon.ingest.intake import Decoders, Intake
+from gpumon.ingest.intake import Decoders, Intake, SinkFullError
 from gpumon.ingest.json_decode import decode_traces_json
 from gpumon.ingest.limits import Limits
 from gpumon.ingest.nccl import Collectives
@@ -47,6 +47,10 @@ from gpumon.store import Store
 TICK_S = 0.5
 BIND_S = 5.0
 DRAIN_S = 2.0
+STORE_S = 2.0
+"""Longest wait for the spool to take a request."""
+STORE_S = 2.0
+"""Longest that an answer waits for the spool's disk; the sender is told to come again then."""
 TAIL_HOLD_S = 30.0
 """Longest wait of a trace for the verdict on its request, where only slow ones are forwarded."""
 
@@ -102,7 +106,8 @@ class Tracing:
             lambda body, is_json: decode_logs(body, json=is_json),
             lambda body, is_json: count_metrics(body, json=is_json),
         )
-        self.intake = Intake(decoders, self._take, clock, self._limits)
+        self.intake = Intake(decoders, self._take, clock, self._limits, self._stored)
+        self._spooled = config.forward.spool is not None
         self._http: HttpListener | None = None
         self._busy_gpus: frozenset[GpuUuid] = frozenset()
         self._running = AsyncExitStack()
@@ -188,6 +193,14 @@ class Tracing:
         if signal is not Signal.METRICS:
             with self._lock:
                 self.assembler.add(decoded, peer, at_s, self._to_steady)
+        # Acknowledged means that it survives us, where a spool was asked for. Told to come again, the sender repeats
+        # it: the assembler knows the spans, and OTLP allows the downstream to see them twice.
+        if self._spooled and self.forwarder is not None and not self.forwarder.wait_stored(STORE_S):
+            raise SinkFullError
+
+    def _stored(self) -> bool:
+        """Whether what was taken would be forwarded even if gpumon were killed now; True where there is no spool."""
+        return self.forwarder is None or self.forwarder.wait_stored(STORE_S)
 
     def collect(self, at_s: float) -> Iterator[Item]:
         """Count the requests that are complete; then everything the parts count themselves."""
@@ -226,15 +239,9 @@ class Tracing:
 
     def _build_forwarder(self, config: Config) -> Forwarder | None:
         forward = config.forward
-        if forward.endpoint is None:
+        endpoint = endpoint_of(forward)
+        if endpoint is None:
             return None
-        endpoint = Endpoint(
-            forward.endpoint,
-            Transport(forward.protocol),
-            forward.headers,
-            Tls(forward.ca, forward.certificate, forward.key),
-            gzip=forward.gzip,
-        )
         now_s = self._clock.now_s
         rule = SlowRule(forward.slow_first_token_s, forward.slow_inter_token_s, forward.slow_duration_s)
         return Forwarder(
@@ -250,6 +257,14 @@ class Tracing:
             ),
             disk=Disk(forward.spool, forward.spool_bytes) if forward.spool is not None else None,
         )
+
+
+def endpoint_of(section: EndpointConfig) -> Endpoint | None:
+    """Where a section of the configuration sends to; None for nowhere."""
+    if section.endpoint is None:
+        return None
+    tls = Tls(section.ca, section.certificate, section.key)
+    return Endpoint(section.endpoint, Transport(section.protocol), section.headers, tls, gzip=section.gzip)
 
 
 class TraceSource:

@@ -35,7 +35,8 @@ class TracePart:
 
 class _Piece(NamedTuple):
     resource: bytes
-    """The resource's message without what is below it; pieces of one resource share the object."""
+    """The resource's message without what is below it; pieces of one resource share the object. So do all that are
+    empty, which then become one: nothing tells them apart."""
     scope: bytes
     item: bytes
 
@@ -81,7 +82,8 @@ def split(data: bytes, max_bytes: int, max_items: int) -> list[Part]:
     pieces: list[_Piece] = []
     size = 0
     for piece in _pieces(data):
-        new_scope = not pieces or pieces[-1].scope is not piece.scope
+        last = pieces[-1] if pieces else None
+        new_scope = last is None or last.scope is not piece.scope or last.resource is not piece.resource
         # 16: two tags and two lengths around the rest of resource and scope; 6: those of the item.
         cost = len(piece.item) + 6 + (len(piece.resource) + len(piece.scope) + 16 if new_scope else 0)
         if pieces and (size + cost > max_bytes or len(pieces) == max_items):

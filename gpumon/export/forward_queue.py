@@ -90,11 +90,17 @@ class Backlog:
     """Whether to put into the spool; what a former life left there is handed over anyway."""
     ready: threading.Event = field(default_factory=threading.Event)
     """Set with every parcel put in."""
-    spool_ok: bool = True
     memory_items: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _memory: deque[Parcel] = field(default_factory=deque)
     _spool_retry_s: float = 0.0
+    _write_ok: bool = True
+    _read_ok: bool = True
+
+    @property
+    def spool_ok(self) -> bool:
+        """False while the disk does not do what it should."""
+        return self._write_ok and self._read_ok
 
     def open(self, now_s: float) -> None:
         """Make what a former life left on disk available; a disk that failed is tried again after a while."""
@@ -105,13 +111,21 @@ class Backlog:
                 self.spool.open()
         except SpoolError as error:
             self._failed(error, now_s)
-        else:
-            self._worked()
-            self.ready.set()
+            return
+        self._worked()
+        self.ready.set()
+        damage = self.spool.damage
+        if damage.corrupt or damage.foreign:
+            log.warning(
+                "forward spool=%s corrupt=%d foreign=%d; these files are in its folder aside",
+                self.spool.folder,
+                damage.corrupt,
+                damage.foreign,
+            )
 
     def put(self, parcel: Parcel, now_s: float) -> None:
         """Add it; to memory when there is no spool, or none that works."""
-        if self.spool is not None and self.store and (self.spool_ok or now_s >= self._spool_retry_s):
+        if self.spool is not None and self.store and (self._write_ok or now_s >= self._spool_retry_s):
             try:
                 with self._lock:
                     self.spool.open()
@@ -136,10 +150,8 @@ class Backlog:
         max_bytes, max_items: not passed, unless by a single parcel.
         """
         with self._lock:
-            if self.spool is not None:
-                records, position = self.spool.take(max_bytes, max_items, until_s)
-                if records:
-                    return Taken([Parcel(Signal(r.signal), r.data, r.items, r.at_s) for r in records], position)
+            if (from_disk := self._take_from_disk(max_bytes, max_items, until_s)) is not None:
+                return from_disk
             memory = self._memory
             if not memory or memory[0].at_s > until_s:
                 return None
@@ -165,8 +177,11 @@ class Backlog:
     def next_at_s(self) -> float | None:
         """When the oldest parcel came; None when there is none."""
         with self._lock:
-            if self.spool is not None and (at_s := self.spool.next_at_s()) is not None:
-                return at_s
+            try:
+                if self.spool is not None and (at_s := self.spool.next_at_s()) is not None:
+                    return at_s
+            except SpoolError:
+                pass  # take() has said so
             return self._memory[0].at_s if self._memory else None
 
     def drain_memory(self) -> list[Parcel]:
@@ -192,15 +207,30 @@ class Backlog:
             with self._lock:
                 self.spool.close()
 
+    def _take_from_disk(self, max_bytes: int, max_items: int, until_s: float) -> Taken | None:
+        if self.spool is None:
+            return None
+        try:
+            records, position = self.spool.take(max_bytes, max_items, until_s)
+        except SpoolError as error:
+            if self._read_ok:
+                log.warning("forward spool=%s state=unreadable detail=%r", self.spool.folder, str(error))
+            self._read_ok = False
+            return None
+        self._read_ok = True
+        if not records:
+            return None
+        return Taken([Parcel(Signal(each.signal), each.data, each.items, each.at_s) for each in records], position)
+
     def _worked(self) -> None:
-        if not self.spool_ok and self.spool is not None:
-            self.spool_ok = True
+        if not self._write_ok and self.spool is not None:
+            self._write_ok = True
             log.info("forward spool=%s state=ok", self.spool.folder)
 
     def _failed(self, error: SpoolError, now_s: float) -> None:
         self._spool_retry_s = now_s + RETRY_S
-        if self.spool_ok and self.spool is not None:
-            self.spool_ok = False
+        if self._write_ok and self.spool is not None:
+            self._write_ok = False
             log.warning(
                 "forward spool=%s state=failed detail=%r; what is to be forwarded waits in memory meanwhile",
                 self.spool.folder,

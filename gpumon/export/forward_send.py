@@ -73,7 +73,7 @@ class Endpoint:
     url: str
     """http(s)://host:port, for HTTP with a path before /v1/traces if there is one."""
     protocol: Transport = Transport.GRPC
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with every request; may hold credentials, so never logged."""
     tls: Tls = Tls()
     timeout_s: float = 10.0

@@ -111,24 +111,22 @@ class Spool:
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock_fd = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._cursor_fd = os.open(self.folder / "cursor", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                self._recover()
-            except OSError:
-                os.close(lock_fd)
-                raise
-            self._lock_fd = lock_fd
-        except BlockingIOError as error:
-            raise SpoolError("another process uses the folder") from error
+            self._lock_fd = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._cursor_fd = os.open(self.folder / "cursor", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._recover()
         except OSError as error:
-            raise SpoolError(f"open: {_text(error)}") from error
+            self._let_go()
+            text = "another process uses the folder" if isinstance(error, BlockingIOError) else f"open: {_text(error)}"
+            raise SpoolError(text) from error
 
     def close(self) -> None:
         """Let go of the folder; what is in it stays."""
         self._end_segment()
         self._remove_delivered()
+        self._let_go()
+
+    def _let_go(self) -> None:
         for segment in self._segments:
             segment.close()
         self._segments.clear()
@@ -189,7 +187,11 @@ class Spool:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def next_at_s(self) -> float | None:
-        """When the next record came; None when there is none."""
+        """When the next record came; None when there is none.
+
+        Raises:
+            SpoolError: the disk does not tell now.
+        """
         record = self._peek()
         return None if record is None else record.at_s
 
@@ -197,6 +199,9 @@ class Spool:
         """The next records of one signal that came by ``until_s``, and where they end.
 
         max_bytes, max_items: not passed, unless by a single record.
+
+        Raises:
+            SpoolError: the disk does not tell now.
         """
         records: list[Record] = []
         size = items = 0
@@ -240,8 +245,10 @@ class Spool:
         while (segment := self._current()) is not None:
             try:
                 return segment.peek()
-            except (Corrupt, OSError):
+            except (Corrupt, FileNotFoundError):
                 self._set_aside(segment)
+            except OSError as error:  # of the process or the medium: another time it may work
+                raise SpoolError(f"read: {_text(error)}") from error
         return None
 
     def _make_room(self, size: int) -> None:
@@ -306,7 +313,7 @@ class Spool:
         if self._segments[-1] is segment:
             self._end_segment()
         segment.damaged = True
-        segment.left.clear()
+        segment.left.update(dict.fromkeys(segment.left, 0))
         segment.size = segment.offset  # read to its end: removed when what was taken from it is committed
         segment.close()
         if segment.committed >= segment.offset or segment.offset <= len(MAGIC):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -54,8 +53,8 @@ class Segment:
     offset: int = len(MAGIC)
     """Where the next record to hand over begins."""
     committed: int = len(MAGIC)
-    left: Counter[str] = field(default_factory=Counter)
-    """Items not handed over, by signal."""
+    left: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SIGNALS, 0))
+    """Items not handed over, by signal; always all three, so that any thread may add them up."""
     damaged: bool = False
     torn: int = 0
     """1 when the file ends in the middle of a record."""

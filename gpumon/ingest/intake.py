@@ -37,6 +37,7 @@ _REQUEST_WEIGHT = 2048
 """What a request costs besides its bytes, in bytes of work."""
 _PACE_DECAY = 0.8
 _LONGEST_RETRY_S = 4  # an exporter that is told more than it has left of its 10 s drops the batch at once
+_TAKEN = frozenset({Outcome.OK, Outcome.PARTIAL})
 _OVERLOADED = "gpumon is overloaded; the request was not taken"
 _STOPPING = "gpumon is stopping; the request was not taken"
 _STUCK = "gpumon did not get to the request in time"
@@ -88,9 +89,20 @@ class _Waiting:
 class Intake:
     """See the module."""
 
-    def __init__(self, decoders: Decoders, sink: Sink, clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self,
+        decoders: Decoders,
+        sink: Sink,
+        clock: Clock,
+        limits: Limits,
+        stored: Callable[[], bool] | None = None,
+    ) -> None:
+        """stored: waits, in the worker's thread, until all that the sink took would outlive gpumon; False: it does not
+        yet, and the senders are told to come again. Asked once for all requests of a turn, before they are answered.
+        """
         self._decoders = decoders
         self._sink = sink
+        self._stored = stored
         self._clock = clock
         self._limits = limits
         self._queue: dict[_Waiting, None] = {}  # in order of arrival
@@ -140,7 +152,7 @@ class Intake:
                 self._open -= 1
                 self._held_bytes -= len(request.body)
         self._tally.answered(request.transport, request.signal, ack.outcome)
-        if waiting is not None and ack.outcome in (Outcome.OK, Outcome.PARTIAL):
+        if waiting is not None and ack.outcome in _TAKEN:
             self._tally.took(request.transport, request.signal, waiting.items, waiting.rejected, waiting.truncated)
         return ack
 
@@ -311,6 +323,10 @@ class Intake:
         for waiting, body in ready:
             if waiting.ack is None:
                 self._hand_over(waiting, body, self._decode(waiting, body))
+        taken = [waiting for waiting, _ in ready if waiting.ack is not None and waiting.ack.outcome in _TAKEN]
+        if taken and self._stored is not None and not self._stored():
+            for waiting in taken:
+                waiting.ack = Ack(Outcome.OVERLOAD, message=_OVERLOADED, retry_after_s=1)
         loop.call_soon_threadsafe(_tell, [waiting for waiting, _ in ready])
 
     def _decode(self, waiting: _Waiting, body: bytes) -> Decoded | DecodeError:

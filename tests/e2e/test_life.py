@@ -40,7 +40,7 @@ def test_sigterm_and_sigint_end_it_in_order(node: FakeNode, start: Start) -> Non
 
 
 def test_a_signal_in_the_first_moment_ends_it_in_order_too(node: FakeNode, start: Start) -> None:
-    for _ in range(5):
+    for _ in range(3):
         daemon = start(node)
         assert daemon.end(signal.SIGTERM) == 0
     assert node.live().inits == 0

@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
@@ -179,6 +179,7 @@ def test_a_trace_cut_out_has_all_of_its_spans_and_nothing_else(request: ExportTr
 
 @settings(max_examples=200, deadline=None)
 @given(request=requests, max_bytes=st.integers(1, 2000), max_items=st.integers(1, 5))
+@example(request=some_request(1513), max_bytes=1991, max_items=3)  # a resource that says nothing beside one that does
 def test_pieces_hold_every_span_once_and_keep_the_bounds(
     request: ExportTraceServiceRequest, max_bytes: int, max_items: int
 ) -> None:

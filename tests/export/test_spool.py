@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -35,7 +36,8 @@ class Drops(Counter[tuple[str, str]]):
     """What the spool says it dropped, items by signal and reason."""
 
     def __call__(self, kind: str, items: int, reason: str) -> None:
-        self[kind, reason] += items
+        if items:
+            self[kind, reason] += items
 
 
 def opened(
@@ -414,6 +416,47 @@ def test_a_disk_that_cannot_be_used_leaves_memory_and_says_so(tmp_path: Path, ca
         pass
     assert samples(forwarder)[FORWARD_SENT.name, ("traces",)] == 4
     assert samples(forwarder)[FORWARD_SPOOL_DAMAGED.name, ("corrupt",)] == 0
+    forwarder.close()
+
+
+def test_a_disk_that_cannot_be_read_now_keeps_what_it_holds(tmp_path: Path) -> None:
+    clock, sender = ManualClock(), Taking()
+    forwarder = Forwarder(sender, clock, disk=Disk(tmp_path))
+    forwarder.offer(Signal.TRACES, traces(1, 2).SerializeToString(), is_json=False, at_s=0.0)
+    forwarder.prepare()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))  # no file can be opened any more
+    try:
+        assert forwarder.deliver() is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert samples(forwarder)[FORWARD_SPOOL_OK.name, ()] == 0
+    assert samples(forwarder)[FORWARD_QUEUE_ITEMS.name, ("spool",)] == 2
+    forwarder.deliver()
+    assert samples(forwarder)[FORWARD_SPOOL_OK.name, ()] == 1
+    assert len(sender.bodies) == 1
+    forwarder.close()
+
+
+def test_a_segment_that_somebody_removed_is_counted(tmp_path: Path) -> None:
+    drops = Drops()
+    spool = opened(tmp_path, drops)
+    spool.append("traces", b"x", 3, 0.0)
+    segments(tmp_path)[0].unlink()
+    assert everything(spool) == []
+    assert drops == {("traces", "spool_corrupt"): 3}
+    spool.append("traces", b"y", 1, 0.0)
+    assert everything(spool) == [b"y"]
+
+
+def test_what_is_found_damaged_at_the_start_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "ready"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    forwarder = Forwarder(Taking(), ManualClock(), disk=Disk(tmp_path))
+    forwarder.prepare()
+    assert "foreign=1" in caplog.text
+    assert samples(forwarder)[FORWARD_SPOOL_DAMAGED.name, ("foreign",)] == 1
     forwarder.close()
 
 

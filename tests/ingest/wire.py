@@ -76,6 +76,17 @@ def pair(key: str, value: bytes) -> bytes:
     return delimited(1, key) + delimited(2, value)
 
 
+def token_event(at_ns: int, *pairs: bytes, name: str = "token_generated") -> bytes:
+    """Serialised event with these attributes."""
+    return fixed64(1, at_ns) + delimited(2, name) + b"".join(delimited(3, pair) for pair in pairs)
+
+
+def span(*events: bytes, name: str = "llm_request") -> bytes:
+    """Serialised span with valid ids and these events."""
+    ids = delimited(1, b"0123456789abcdef") + delimited(2, b"01234567")
+    return ids + delimited(5, name) + b"".join(delimited(11, event) for event in events)
+
+
 def request(*spans: bytes, resource: bytes = b"", scope: bytes = b"") -> bytes:
     """Trace request of serialised spans; an empty resource or scope is left out."""
     scope_spans = (delimited(1, scope) if scope else b"") + b"".join(delimited(2, span) for span in spans)

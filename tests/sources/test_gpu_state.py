@@ -56,7 +56,7 @@ def test_histogram_counts_each_value_in_the_first_bucket_that_holds_it(values: l
     histogram = Histogram()
     for value in values:
         histogram.observe(value)
-    counts, total = histogram.distribution()
+    counts, total, _ = histogram.distribution()
     for i, bound in enumerate(RATIO_BOUNDS):
         assert sum(counts[: i + 1]) == sum(value <= bound for value in values)
     assert sum(counts) == len(values)

@@ -132,3 +132,19 @@ def spans_of(request: Any) -> Iterator[Span]:
     for resource in request.resource_spans:
         for scope in resource.scope_spans:
             yield from scope.spans
+
+
+def parts_of(request: ExportTraceServiceRequest, size: int) -> list[ExportTraceServiceRequest]:
+    """The request, of one resource and scope, in requests of at most so many spans, in order."""
+    spans = list(spans_of(request))
+    if len(spans) <= size:
+        return [request]
+    [resource] = request.resource_spans
+    [scope] = resource.scope_spans
+    parts = []
+    for first in range(0, len(spans), size):
+        part = ExportTraceServiceRequest()
+        whole = part.resource_spans.add(resource=resource.resource, schema_url=resource.schema_url)
+        whole.scope_spans.add(scope=scope.scope, schema_url=scope.schema_url, spans=spans[first : first + size])
+        parts.append(part)
+    return parts
