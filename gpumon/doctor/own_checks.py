@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from gpumon import catalogue
 from gpumon.config import Config, keys
 from gpumon.doctor.report import Check, Status
 from gpumon.doctor.surroundings import Surroundings
 from gpumon.host.files import Files, ReadError
 
+GIVES_REQUESTS = tuple(metric for metric in catalogue.METRICS if metric.labels[:2] == ("server", "model"))
 FILES_MIN = 1024
 """Below this, half of the descriptors do not hold the files of 64 processes, and reading them costs three times as
 much (host.host_files keeps half of the limit at most)."""
@@ -16,7 +20,8 @@ _CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 
 def own_checks(config: Config, files: Files, around: Surroundings) -> list[Check]:
     """All checks of the section ``gpumon``."""
-    return [_listen(config, around), _open_files(around), _clock(files), _configuration(config)]
+    ports = [_listen(config, around), *_receivers(config, around)]
+    return [*ports, _open_files(around), _clock(files), _configuration(config)]
 
 
 def _listen(config: Config, around: Surroundings) -> Check:
@@ -27,6 +32,22 @@ def _listen(config: Config, around: Surroundings) -> Check:
         return Check("listen", "gpumon", "Address", Status.OK, f"{address} is served by a gpumon that runs already")
     fix = "end what holds it, or choose another with --listen (http.listen)"
     return Check("listen", "gpumon", "Address", Status.MISSING, f"{address}: {around.listen}", fix)
+
+
+def _receivers(config: Config, around: Surroundings) -> Iterator[Check]:
+    errors = dict(around.otlp_listen)
+    for protocol, name, listen in (("grpc", "OTLP/gRPC", config.otlp.grpc), ("http", "OTLP/HTTP", config.otlp.http)):
+        if not config.otlp.enabled or listen is None:
+            continue
+        error = errors.get(protocol)
+        if error is None or around.already_running:
+            held = "is free" if error is None else "is served by a gpumon that runs already"
+            yield Check(f"otlp_{protocol}", "gpumon", name, Status.OK, f"{listen} {held}", gives=GIVES_REQUESTS)
+        else:
+            fix = f"end what holds it, or choose another with --otlp-{protocol} (otlp.{protocol})"
+            yield Check(
+                f"otlp_{protocol}", "gpumon", name, Status.MISSING, f"{listen}: {error}", fix, gives=GIVES_REQUESTS
+            )
 
 
 def _open_files(around: Surroundings) -> Check:

@@ -14,11 +14,11 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 
-from gpumon.config import Address, Config
+from gpumon.config import Address, Config, parse_listen
 from gpumon.host.files import Files, ReadError
 from gpumon.host.kmsg import DevKmsg
 from gpumon.host.move_pages import MovePages
@@ -66,6 +66,8 @@ class Surroundings:
     """Why the address cannot be listened on; empty if it can."""
     already_running: bool = False
     """What holds the address answers as gpumon does."""
+    otlp_listen: tuple[tuple[str, str], ...] = ()
+    """Protocol and why its receiver's address cannot be listened on, for each that cannot."""
 
 
 def gather(
@@ -87,6 +89,7 @@ def gather(
         kernel_log=_try_kernel_log(config),
         listen=listen,
         already_running=bool(listen) and _is_gpumon(config.http.address),
+        otlp_listen=tuple(_otlp_errors(config)),
     )
 
 
@@ -175,6 +178,12 @@ def _listen_error(address: Address) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def _otlp_errors(config: Config) -> Iterator[tuple[str, str]]:
+    for protocol, listen in (("grpc", config.otlp.grpc), ("http", config.otlp.http)):
+        if config.otlp.enabled and listen is not None and (error := _listen_error(parse_listen(listen))):
+            yield protocol, error
 
 
 def _is_gpumon(address: Address) -> bool:

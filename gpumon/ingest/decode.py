@@ -5,8 +5,8 @@ decoded together in numpy (``columns``), whose fixed cost per pass is that of so
 take (other events, odd encodings, small batches) is parsed by the official classes, so the outcome is always that of
 ``walk``, which the tests hold it to.
 
-Memory: the parse takes about as much as the body, the columns 22 bytes a token, and events are read 16,384 at a time. A
-body of nothing but empty messages is the worst: upb takes some 32 bytes for each of its bytes (2 GiB for 64 MiB), before
+Memory: the parse takes about as much as the body, the columns 22 bytes a token; events are read 16,384 at a time. A
+body of nothing but empty messages is the worst: upb takes some 32 bytes for each of them (2 GiB for 64 MiB), before
 any limit here can act. Whoever listens to strangers should take smaller bodies.
 """
 

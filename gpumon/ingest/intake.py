@@ -315,6 +315,13 @@ class Intake:
         return None
 
     def _take(self, loop: asyncio.AbstractEventLoop, ready: list[tuple[_Waiting, bytes]]) -> None:
+        try:
+            self._decode_all(ready)
+        finally:  # whoever is to be told that it was taken
+            self._await_stored([waiting for waiting, _ in ready])
+        loop.call_soon_threadsafe(_tell, [waiting for waiting, _ in ready])
+
+    def _decode_all(self, ready: list[tuple[_Waiting, bytes]]) -> None:
         gathered = [pair for pair in ready if pair[0].request.signal is Signal.TRACES and not pair[0].request.is_json]
         if gathered:
             results = self._decoders.traces([body for _, body in gathered])
@@ -323,11 +330,12 @@ class Intake:
         for waiting, body in ready:
             if waiting.ack is None:
                 self._hand_over(waiting, body, self._decode(waiting, body))
-        taken = [waiting for waiting, _ in ready if waiting.ack is not None and waiting.ack.outcome in _TAKEN]
+
+    def _await_stored(self, handed_over: list[_Waiting]) -> None:
+        taken = [waiting for waiting in handed_over if waiting.ack is not None and waiting.ack.outcome in _TAKEN]
         if taken and self._stored is not None and not self._stored():
             for waiting in taken:
                 waiting.ack = Ack(Outcome.OVERLOAD, message=_OVERLOADED, retry_after_s=1)
-        loop.call_soon_threadsafe(_tell, [waiting for waiting, _ in ready])
 
     def _decode(self, waiting: _Waiting, body: bytes) -> Decoded | DecodeError:
         signal, is_json = waiting.request.signal, waiting.request.is_json

@@ -68,12 +68,13 @@ def run(
     decoding: Decoding | None = None,
     limits: Limits = LIMITS,
     sink: Sink | None = None,
+    stored: Callable[[], bool] | None = None,
 ) -> Intake:
     """``scenario`` with an intake that runs; its sink forgets, unless another is given."""
 
     async def main() -> Intake:
         chosen = decoding or Decoding()
-        intake = Intake(chosen.decoders, sink or (lambda *_: None), ManualClock(50.0), limits)
+        intake = Intake(chosen.decoders, sink or (lambda *_: None), ManualClock(50.0), limits, stored)
         intake.start()
         await scenario(intake)
         chosen.may_go_on.set()
@@ -103,6 +104,37 @@ def test_a_request_is_acknowledged_after_the_sink_has_taken_it() -> None:
     (signal, body, is_json, peer, at_s, thread) = taken[0]
     assert (signal, body, is_json, peer, at_s) == (Signal.TRACES, b"abc", False, "127.0.0.1:1", 50.0)
     assert thread.startswith("gpumon-intake")
+
+
+def test_an_answer_waits_until_what_was_taken_is_stored_once_for_a_turn() -> None:
+    decoding = Decoding()
+    decoding.may_go_on.clear()
+    order: list[str] = []
+
+    def stored() -> bool:
+        order.append("stored")
+        return True
+
+    async def scenario(intake: Intake) -> None:
+        first = asyncio.create_task(intake.submit(request(b"a")))
+        await asyncio.to_thread(decoding.began.wait, 20)
+        rest = [asyncio.create_task(intake.submit(request(body))) for body in (b"b", b"bad", b"c")]
+        await asyncio.sleep(0)
+        decoding.may_go_on.set()
+        outcomes = [(await one).outcome for one in (first, *rest)]
+        assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BAD, Outcome.OK]
+
+    run(scenario, decoding, sink=lambda signal, decoded, body, *_: order.append(body.decode()), stored=stored)
+    assert order == ["a", "stored", "b", "c", "stored"]
+
+
+def test_what_was_taken_and_cannot_be_stored_is_to_come_again() -> None:
+    async def scenario(intake: Intake) -> None:
+        assert (await intake.submit(request(b"a"))).outcome is Outcome.OVERLOAD
+        assert (await intake.submit(request(b"bad"))).outcome is Outcome.BAD
+
+    intake = run(scenario, stored=lambda: False)
+    assert value(intake, catalogue.OTLP_ITEMS, "http", "traces") == 0
 
 
 def test_each_signal_goes_to_its_decoder_and_is_counted() -> None:

@@ -209,5 +209,6 @@ class Rotel:
 def rotel_agent() -> Path:
     """rotel's program; its package installs it beside its modules."""
     spec = importlib.util.find_spec("rotel")
-    assert spec is not None and spec.origin is not None, "rotel is missing: pip install '.[dev]' brings it"
-    return Path(spec.origin).parent / "rotel-agent"
+    origin = spec.origin if spec is not None else None
+    assert origin is not None, "rotel is missing: pip install '.[dev]' brings it"
+    return Path(origin).parent / "rotel-agent"

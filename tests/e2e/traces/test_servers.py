@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -45,7 +46,9 @@ def histogram(page: Page, name: str, **labels: str) -> tuple[float, float]:
 
 def has(page: Page, name: str, count: float, sum_s: float, **labels: str) -> None:
     """The histogram has exactly these observations, their sum to the microsecond."""
-    assert histogram(page, name, **labels) == (count, pytest.approx(sum_s, abs=MICROSECOND)), name
+    found, found_s = histogram(page, name, **labels)
+    assert found == count, name
+    assert found_s == pytest.approx(sum_s, abs=MICROSECOND), name
 
 
 def tokens(page: Page, **labels: str) -> dict[str, float]:
@@ -53,7 +56,7 @@ def tokens(page: Page, **labels: str) -> dict[str, float]:
 
 
 def counted(
-    gateway: Gateway, spans: Sequence[ReadableSpan], transport: str, *, size: int = 10_000, **labels: str
+    gateway: Gateway, spans: Sequence[ReadableSpan], transport: str, labels: dict[str, str], *, size: int = 10_000
 ) -> Page:
     """The page when the request in these spans is on it; ``size`` spans in a message, in their order."""
     for part in parts_of(as_of_now(spans), size):
@@ -70,7 +73,7 @@ def test_vllm(demo: Demo, transport: str) -> None:
     sender = vllm_sender(**{"gen_ai.request.model": "llama"})
     vllm_request(sender)
     labels = {"server": "vllm", "model": "llama"}
-    page = counted(demo(), sender.spans, transport, **labels)
+    page = counted(demo(), sender.spans, transport, labels)
     has(page, "gpumon_request_duration_seconds", 1, 2.0, **labels)
     has(page, FIRST, 1, 0.123457, **labels)
     has(page, "gpumon_request_queue_seconds", 1, 0.020001, **labels)
@@ -84,7 +87,7 @@ def test_vllm(demo: Demo, transport: str) -> None:
 def test_sglang_with_eight_ranks_children_first(demo: Demo, transport: str, size: int) -> None:
     gateway = demo()
     labels = {"server": "sglang", "model": "meta-llama/Llama-3.1-70B"}
-    page = counted(gateway, sglang_request(ranks=8), transport, size=size, **labels)
+    page = counted(gateway, sglang_request(ranks=8), transport, labels, size=size)
     has(page, FIRST, 1, 0.210, **labels)
     has(page, "gpumon_request_queue_seconds", 1, 0.060, **labels)
     has(page, "gpumon_request_prefill_seconds", 1, 0.140, **labels)
@@ -99,7 +102,7 @@ def test_tgi(demo: Demo, transport: str) -> None:
     gateway = demo({"GPUMON_REQUESTS__MODELS": '{"tgi": "falcon"}'})
     labels = {"server": "tgi", "model": "falcon"}
     spans = tgi_request()
-    page = counted(gateway, spans, transport, **labels)
+    page = counted(gateway, spans, transport, labels)
     has(page, FIRST, 1, 0.097, **labels)
     has(page, "gpumon_request_queue_seconds", 1, 0.015, **labels)
     has(page, "gpumon_request_prefill_seconds", 1, 0.080, **labels)
@@ -110,7 +113,7 @@ def test_tgi(demo: Demo, transport: str) -> None:
 
 
 def test_triton_speaks_http_only(demo: Demo) -> None:
-    page = counted(demo(), triton_request(responses=(100, 140, 185)), "http", server="triton")
+    page = counted(demo(), triton_request(responses=(100, 140, 185)), "http", {"server": "triton"})
     labels = {"server": "triton", "model": "tensorrt_llm_bls"}
     has(page, "gpumon_request_duration_seconds", 1, 0.300, **labels)
     has(page, "gpumon_request_queue_seconds", 1, 0.0417, **labels)
@@ -118,11 +121,16 @@ def test_triton_speaks_http_only(demo: Demo) -> None:
 
 
 def test_tensorrt_llm(demo: Demo) -> None:
-    page = counted(demo(), trtllm_request(), "grpc", server="trtllm")
+    page = counted(demo(), trtllm_request(), "grpc", {"server": "trtllm"})
     has(page, FIRST, 1, 0.088125, server="trtllm")
     has(page, "gpumon_kv_sync_seconds", 1, 0.0125, server="trtllm")
     has(page, "gpumon_request_queue_seconds", 0, 0.0, server="trtllm")
     assert tokens(page, server="trtllm") == {"prompt": 100, "completion": 50, "cached": 0}
+
+
+def first_token(seconds: float) -> dict[str, Any]:
+    """Attributes of a vLLM request that took so long."""
+    return {"gen_ai.latency.time_to_first_token": seconds}
 
 
 def own_contract(form: str, *, steps: int = 10, prompt: int = 8190) -> Sender:
@@ -152,7 +160,7 @@ def own_contract(form: str, *, steps: int = 10, prompt: int = 8190) -> Sender:
 @pytest.mark.parametrize("form", ["compact", "events", "spans"])
 def test_our_own_contract(demo: Demo, form: str, transport: str) -> None:
     labels = {"server": "gpumon", "model": "llama"}
-    page = counted(demo(), own_contract(form).spans, transport, **labels)
+    page = counted(demo(), own_contract(form).spans, transport, labels)
     has(page, FIRST, 1, 0.250, **labels)
     has(page, INTER, 9, 9 * STEP_NS / 1e9, **labels)
     # The second token is made of 8,191 tokens, the third of 8,192.
@@ -181,15 +189,15 @@ def test_requests_that_ran_together_are_counted_by_how_many_there_were(demo: Dem
 
 def test_the_page_with_requests_is_one_that_promtool_passes(demo: Demo) -> None:
     gateway = demo()
-    counted(gateway, own_contract("compact").spans, "http", server="gpumon")
+    counted(gateway, own_contract("compact").spans, "http", {"server": "gpumon"})
     assert promtool_complaints(gateway.daemon.ask("/metrics").body) == ""
 
 
 def test_exemplars_carry_the_trace_ids_that_were_sent(demo: Demo) -> None:
     gateway = demo()
     sender = vllm_sender(**{"gen_ai.request.model": "llama"})
-    vllm_request(sender, **{"gen_ai.latency.time_to_first_token": 0.0123})
-    vllm_request(sender, **{"gen_ai.latency.time_to_first_token": 1.23})
+    vllm_request(sender, **first_token(0.0123))
+    vllm_request(sender, **first_token(1.23))
     sent = as_of_now(sender.spans)
     gateway.send(sent, "grpc")
     gateway.await_requests(2, server="vllm")
@@ -205,11 +213,11 @@ def test_prometheus_finds_the_exemplar_and_the_quantile(demo: Demo, tmp_path: Pa
     gateway = demo()
     sender = vllm_sender(**{"gen_ai.request.model": "llama"})
     for number in range(20):
-        vllm_request(sender, T0 + number * 3000 * MS, **{"gen_ai.latency.time_to_first_token": 0.7})
+        vllm_request(sender, T0 + number * 3000 * MS, **first_token(0.7))
     with ExemplarPrometheus(tmp_path / "prometheus", [Job("gpumon", gateway.daemon.port, 1)]) as prometheus:
         # The series are there at 0 before what is counted next, so that a rate sees it.
         first = vllm_sender(**{"gen_ai.request.model": "llama"})
-        vllm_request(first, **{"gen_ai.latency.time_to_first_token": 0.02})
+        vllm_request(first, **first_token(0.02))
         gateway.send(as_of_now(first.spans), "grpc")
         count = f'{FIRST}_count{{server="vllm"}}'
         eventually(lambda: prometheus.query(count) and prometheus.number(count) == 1, "the first request")
