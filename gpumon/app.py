@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from gpumon import __version__, catalogue
+from gpumon import __version__, catalogue, logs
 from gpumon.config import Config
 from gpumon.config_load import ConfigError
 from gpumon.export.compat import DcgmExposition
@@ -26,16 +26,18 @@ from gpumon.health import Health
 from gpumon.host.clock import Clock, SystemClock
 from gpumon.host.files import Files, ReadError
 from gpumon.host.host_files import HostFiles
+from gpumon.host.interpreter import module_command
 from gpumon.host.kmsg import DevKmsg, KernelLog
 from gpumon.host.move_pages import MovePages
 from gpumon.host.pages import Pages
 from gpumon.ingest.auth import authenticated
 from gpumon.ingest.web_config import WebConfig, WebConfigError, load_web_config, ssl_context
 from gpumon.model import Sample, SourceError
-from gpumon.node import GpuHolders, Node
+from gpumon.node import Node
 from gpumon.runner import Runner
 from gpumon.sampler.handover import Plan
-from gpumon.sampler.link import SamplerLink, command
+from gpumon.sampler.link import SamplerLink
+from gpumon.sources.gpu_holders import GpuHolders
 from gpumon.sources.host import HostSource
 from gpumon.sources.kernel_log import KernelLogSource
 from gpumon.sources.numa import NumaSource
@@ -85,7 +87,8 @@ def real_machine(config: Config) -> Machine:
     }
     files = HostFiles(procfs=str(host.procfs), sysfs=str(host.sysfs), cgroupfs=str(host.cgroupfs))
     kernel_log = DevKmsg(str(host.kernel_log)) if host.kernel_log is not None else None
-    return Machine(files, MovePages(), kernel_log, command("gpumon.sampler") if nvml.enabled else None, options)
+    sampler = module_command("gpumon.sampler") if nvml.enabled else None
+    return Machine(files, MovePages(str(host.procfs)), kernel_log, sampler, options)
 
 
 def simulated_machine(clock: Clock, seed: int = 7, gpus: int = 8) -> Machine:
@@ -102,7 +105,7 @@ def simulated_machine(clock: Clock, seed: int = 7, gpus: int = 8) -> Machine:
         SimFiles(world, clock),
         SimPages(world, clock),
         SimKernelLog(world, clock),
-        command("gpumon.sim.sampler"),
+        module_command("gpumon.sim.sampler"),
         options,
     )
 
@@ -120,7 +123,7 @@ class App:
         self._reloaded_unix = clock.to_unix(clock.now_s())
         self.store = Store(max_series=config.store.max_series, history_points=config.store.history_points)
         self.health = Health(clock.to_unix)
-        self.node = Node(self.store, self.health, clock, processes_believed_s=3 * config.cadence.slow_s)
+        self.node = Node(self.store, self.health, clock)
         # In a pod, the host's name by the downward API.
         self._node_names = [name for name in (os.environ.get("NODE_NAME"), socket.gethostname()) if name]
         web = load_web_config(config.http.web_config) if config.http.web_config is not None else None
@@ -199,9 +202,9 @@ class App:
         if self.tracing is None:
             yield
             return
-        for protocol, (host, port) in (await self.tracing.start()).items():
-            log.info("otlp=listening protocol=%s address=%s", protocol, _shown(host, port))
         try:
+            for protocol, (host, port) in (await self.tracing.start()).items():
+                log.info("otlp=listening protocol=%s address=%s", protocol, _shown(host, port))
             yield
         finally:
             await self.tracing.stop()
@@ -253,7 +256,7 @@ class App:
         return "acquiring"
 
     def _apply(self, fresh: Config) -> None:
-        logging.getLogger().setLevel(fresh.log.level.upper())
+        logs.setup(fresh.log.format, fresh.log.level)
         self._runner.stop()
         self._config = fresh
         if self._link is not None:
@@ -276,12 +279,14 @@ class App:
     def _build_runner(self, config: Config) -> Runner:
         """The sources of the main process, in the order in which a reader should meet them."""
         machine, node, cadence = self._machine, self.node, config.cadence
+        node.believe_processes_for(3 * cadence.slow_s)
         runner = Runner(self._clock, self.store, self.health)
         runner.add(HostSource(machine.files), cadence.medium_s)
-        holders = GpuHolders(node, machine.files, config.processes.server_names, config.processes.limit)
+        processes = config.processes
+        holders = GpuHolders(node.holders, machine.files, processes.server_patterns, processes.limit)
         runner.add(holders, min(DISCOVERY_S, cadence.slow_s))
-        processes = ProcessSource(machine.files, holders.targets, config.processes.limit, slow_s=cadence.slow_s)
-        runner.add(processes, cadence.medium_s)
+        watched = ProcessSource(machine.files, holders.targets, processes.limit, slow_s=cadence.slow_s)
+        runner.add(watched, cadence.medium_s)
         if config.numa.enabled:
             numa = NumaSource(
                 machine.files,
@@ -296,7 +301,7 @@ class App:
         if machine.kernel_log is not None:
             runner.add(KernelLogSource(machine.kernel_log, node.xids.kernel_event), KERNEL_LOG_S)
         runner.add(node.xids, cadence.publish_s)
-        for source, every_s in self.tracing.sources() if self.tracing is not None else ():
+        for source, every_s in self.tracing.sources(cadence.publish_s) if self.tracing is not None else ():
             runner.add(source, every_s)
         return runner
 
@@ -329,12 +334,20 @@ class App:
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
     def _keep_house(self) -> None:
+        complaint = ""
         while not self._stop.wait(self._config.cadence.publish_s):
-            at_s = self._clock.now_s()
-            self._runner.watch(at_s)
-            self.store.put("gpumon", at_s, self._own_samples(at_s), 10 * self._config.cadence.publish_s + 5.0)
-            for page in self._pages.values():
-                page.refresh(at_s)
+            try:
+                self._keep_house_once(self._clock.now_s())
+            except Exception as error:  # this thread's loop: without it nobody would see a source that hangs
+                if repr(error) != complaint:
+                    complaint = repr(error)
+                    log.exception("housekeeping=bug detail='said once'")
+
+    def _keep_house_once(self, at_s: float) -> None:
+        self._runner.watch(at_s)
+        self.store.put("gpumon", at_s, self._own_samples(at_s), 10 * self._config.cadence.publish_s + 5.0)
+        for page in self._pages.values():
+            page.refresh(at_s)
 
     def _own_samples(self, at_s: float) -> Iterator[Sample]:
         yield Sample(catalogue.BUILD_INFO, (__version__, platform.python_version()), 1.0)

@@ -36,7 +36,7 @@ THROTTLE_REASONS = (
 BOUND_STATES = ("compute", "memory", "balanced", "starved", "idle")
 CLOCK_DOMAINS = ("graphics", "sm", "memory", "video")
 XID_PRECREATED = (13, 31, 43, 45, 48, 63, 64, 74, 79, 92, 94, 95, 109, 119, 120, 140, 143, 149, 154)
-"""XIDs that exist at 0 before their first event, so that ``increase()`` sees it (nvml.md §2.6)."""
+"""XIDs that exist at 0 before their first event, so that ``increase()`` sees it."""
 
 RATIO_BOUNDS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
 POWER_BOUNDS = (
@@ -656,7 +656,7 @@ PROCESS_GPU_MEMORY = _gauge(
     GPU_WORKLOAD,
     "Device memory the process holds; what is past the cap is summed as process other.",
     origin="nvmlDeviceGet{Compute,Graphics}RunningProcesses_v3",
-    budget=_P,
+    budget=_P + MIGS,  # an other for each GPU or, with MIG, each instance
 )
 PROCESS_GPU_SM = _gauge(
     "process_gpu_sm",
@@ -664,7 +664,7 @@ PROCESS_GPU_SM = _gauge(
     GPU_WORKLOAD,
     "SM share of the process over the last samples.",
     origin="nvmlDeviceGetProcessUtilization",
-    budget=_P,
+    budget=_P + MIGS,
 )
 PROCESS_PAGE_FAULTS = _counter(
     "process_page_faults",
@@ -932,7 +932,7 @@ REQUESTS_OPEN = _gauge(
     Unit.NONE,
     _SERVED,
     "Requests known to be open now. Servers that tell of a request only at its end have no such series.",
-    origin="spans received, proxy",
+    origin="spans received",
     budget=SERVED,
 )
 TENANT_REQUESTS = _counter(
@@ -1326,7 +1326,7 @@ HISTORY_SERIES = _gauge(
     "history_series",
     Unit.NONE,
     ("state",),
-    "Series whose newest points are kept for detectors and rates: kept, and refused for lack of room.",
+    "Series whose newest points are kept, for rates and annotations: kept, and refused for lack of room.",
     origin="gpumon",
     budget=1,
     values=("kept", "refused"),

@@ -32,6 +32,8 @@ FLAGS = {
 """Command line flags and the keys they set."""
 
 ENVIRONMENT_PREFIX = "GPUMON_"
+COMM_BYTES = 15
+"""What the kernel keeps of a command name."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,252})")
 
 
@@ -74,20 +76,29 @@ def _check_path(path: Path) -> Path:
     return path
 
 
-def _parse_server(text: str) -> str | re.Pattern[str]:
-    """A command name, or between slashes a pattern of whole command names. Raises ValueError."""
+def _parse_server(text: str) -> re.Pattern[str]:
+    """A command name, or between slashes a pattern of whole command names; as a pattern. Raises ValueError."""
     if not text.startswith("/"):
         if not 0 < len(text) <= 200:
             raise ValueError("a command name has 1 to 200 characters")
-        return text
+        return re.compile(re.escape(text.encode()[:COMM_BYTES].decode(errors="ignore")))
     if not 3 <= len(text) <= 200 or not text.endswith("/"):
         raise ValueError(f"{shown(text)} is not a pattern of 1 to 198 characters between slashes")
+    return _pattern(text[1:-1], text)
+
+
+def _pattern(pattern: str, text: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd patterns are the user's right
-            return re.compile(text[1:-1])
+            return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as err:
         raise ValueError(f"{shown(text)} is not a regular expression: {err}") from err
+
+
+def _check_pattern(text: str) -> str:
+    _pattern(text, text)
+    return text
 
 
 def _check_server(text: str) -> str:
@@ -251,8 +262,8 @@ class ProcessesConfig(_Section):
     )
 
     @property
-    def server_names(self) -> tuple[str | re.Pattern[str], ...]:
-        """``servers`` as ``sources.targets`` takes them: exact names, and patterns to ``fullmatch``."""
+    def server_patterns(self) -> tuple[re.Pattern[str], ...]:
+        """``servers`` as ``sources.targets`` takes them: patterns of whole command names."""
         return tuple(_parse_server(text) for text in self.servers)
 
 
@@ -325,7 +336,10 @@ class RequestsConfig(_Section):
         description="Model by `service.name`, or by kind of server (`vllm`, `sglang`, …), for servers whose spans do "
         "not name it. vLLM's do not.",
     )
-    gpus: Annotated[dict[str, tuple[str, ...]], Field(strict=False), _Expect("a map of lists of GPU UUIDs")] = Field(
+    gpus: Annotated[
+        dict[Annotated[str, AfterValidator(_check_pattern)], Annotated[tuple[str, ...], Field(strict=False)]],
+        _Expect("a map of regular expressions to lists of GPU UUIDs"),
+    ] = Field(
         default={},
         description="GPUs by `service.name` or pod name, a regular expression of the whole name, for servers that "
         "cannot be bound to GPUs otherwise.",

@@ -9,6 +9,7 @@ at the edges: exported ``_timestamp_seconds`` values on the way out, span times 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, NewType
@@ -154,6 +155,21 @@ class Rejection(NamedTuple):
 
 Item = Sample | Miss | Rejection
 """What a source yields."""
+
+
+def apart(items: Iterable[Item]) -> tuple[list[Sample], list[Miss], list[Rejection]]:
+    """The items by their kind, each in the order given."""
+    samples: list[Sample] = []
+    misses: list[Miss] = []
+    rejections: list[Rejection] = []
+    for item in items:
+        if isinstance(item, Sample):
+            samples.append(item)
+        elif isinstance(item, Miss):
+            misses.append(item)
+        else:
+            rejections.append(item)
+    return samples, misses, rejections
 
 
 class GpuProcess(NamedTuple):

@@ -6,24 +6,20 @@ use from several threads.
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpumon import catalogue
 from gpumon.health import Health
 from gpumon.host.clock import Clock
-from gpumon.host.files import Files
-from gpumon.model import GpuProcess, GpuUuid, Item, Reason, Rejection, Sample
+from gpumon.model import GpuProcess, GpuUuid, Reason, Rejection, Sample
 from gpumon.sampler.wire import Batch
-from gpumon.sources.gpu_process_samples import GpuProcessSamples, Names
-from gpumon.sources.targets import Selection, Target, select_targets
 from gpumon.sources.xid import KnownGpu, XidLedger
 from gpumon.store import Store
 
 PROCESSES_BELIEVED_S = 20.0
-"""A list of a GPU's processes counts for this long: it is read anew every 5 s by default."""
+"""A list of a GPU's processes counts for this long at least: it is read anew every 5 s by default."""
 
 
 @dataclass(slots=True)
@@ -35,11 +31,11 @@ class _Held:
 class Node:
     """Hears the sampler (``sampler.link.Listener``) and answers the sources of the main process."""
 
-    def __init__(self, store: Store, health: Health, clock: Clock, *, processes_believed_s: float) -> None:
+    def __init__(self, store: Store, health: Health, clock: Clock) -> None:
         self._store = store
         self._health = health
         self._clock = clock
-        self._processes_believed_s = max(processes_believed_s, PROCESSES_BELIEVED_S)
+        self._processes_believed_s = PROCESSES_BELIEVED_S
         self._lock = threading.Lock()
         self._gpus: dict[GpuUuid, KnownGpu] = {}
         self._held: dict[GpuUuid, _Held] = {}
@@ -62,7 +58,7 @@ class Node:
         if batch.rejections:
             self._store.count_rejections(batch.rejections)
 
-    def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str, numa_node: int | None) -> None:  # noqa: ARG002
+    def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str) -> None:
         with self._lock:
             self._gpus[uuid] = KnownGpu(gpu, uuid, pci_bus_id)
 
@@ -113,44 +109,11 @@ class Node:
                 for process in held.processes
             ]
 
+    def believe_processes_for(self, seconds: float) -> None:
+        """How long a list of processes counts: longer than the time between two of them."""
+        self._processes_believed_s = max(seconds, PROCESSES_BELIEVED_S)
+
     def own_samples(self) -> Iterator[Sample]:
         """Rows and messages that the sampler could not hand over."""
         with self._lock:
             yield Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), self._backlog)
-
-
-class GpuHolders:
-    """Source ``gpu_holders``: who holds the GPUs, found in /proc and put into samples; its targets serve others."""
-
-    name = "gpu_holders"
-
-    def __init__(self, node: Node, files: Files, servers: Sequence[str | re.Pattern[str]], limit: int) -> None:
-        self._node = node
-        self._files = files
-        self._servers = tuple(map(_pattern, servers))
-        self._samples = GpuProcessSamples(limit)
-        self._selection = Selection((), ())
-
-    def targets(self) -> Sequence[Target]:
-        """Processes as of the last pass."""
-        return self._selection.targets
-
-    def read(self, at_s: float) -> Iterator[Item]:  # noqa: ARG002 - what NVML said carries its own age
-        holders = self._node.holders()
-        self._selection = select_targets(holders, self._files, self._servers)
-        names: dict[int, Names] = {}
-        for target in self._selection.targets:
-            workload = target.workload
-            names[target.pid.number] = (target.process, workload.namespace, workload.pod, workload.container)
-        yield from self._samples.samples(holders, names.get)
-        yield from self._selection.misses
-
-
-def _pattern(server: str | re.Pattern[str]) -> re.Pattern[str]:
-    """A pattern that finds whole command names, of which the kernel keeps 15 bytes."""
-    if isinstance(server, str):
-        return re.compile(rf"\A{re.escape(server.encode()[:15].decode(errors='ignore'))}\Z")
-    try:
-        return re.compile(rf"\A(?:{server.pattern})\Z", server.flags)
-    except re.error:
-        return server  # flags of its own at its start: it is searched for as it is

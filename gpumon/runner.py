@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gpumon.health import Health
 from gpumon.host.clock import Clock
-from gpumon.model import Item, Miss, Reason, Rejection, Sample, SourceError
+from gpumon.model import Item, Reason, Rejection, Sample, SourceError, apart
 
 log = logging.getLogger(__name__)
 
@@ -106,35 +106,29 @@ class Runner:
         """One pass at a given time. ``elapsed``: seconds since ``at_s``."""
         name = source.name
         self._health.began(name, at_s)
-        samples: list[Sample] = []
-        misses: list[Miss] = []
-        rejections: list[Rejection] = []
         try:
-            for item in source.read(at_s):
-                if isinstance(item, Sample):
-                    samples.append(item)
-                elif isinstance(item, Miss):
-                    misses.append(item)
-                else:
-                    rejections.append(item)
+            samples, misses, rejections = apart(source.read(at_s))
             if self._stop.is_set():
                 return  # a pass that outlived its runner: another one may be speaking for this source by now
             self._sink.put(name, at_s, samples, 3 * every_s + 2.0)
             self._sink.count_rejections(rejections)
         except SourceError as error:
-            self._sink.drop(name)
-            self._health.failed(name, elapsed(), error.reason, error.detail)
+            self._failed(name, elapsed(), error.reason, error.detail)
             return
         except Exception as error:  # the one loop around one source: a bug in it must not end the rest
             detail = repr(error)[:200]
             if self._told_bugs.get(name) != detail:  # the same one may come at every pass
                 self._told_bugs[name] = detail
                 log.exception("source=%s state=bug detail='said once, counted always'", name)
-            self._sink.drop(name)
-            self._health.failed(name, elapsed(), Reason.BUG, detail)
+            self._failed(name, elapsed(), Reason.BUG, detail)
             return
         self._told_bugs.pop(name, None)
         self._health.succeeded(name, at_s, elapsed(), misses)
+
+    def _failed(self, name: str, duration_s: float, reason: Reason, detail: str) -> None:
+        if not self._stop.is_set():  # see run_once
+            self._sink.drop(name)
+            self._health.failed(name, duration_s, reason, detail)
 
     def _loop(self, entry: _Entry) -> None:
         clock = self._clock

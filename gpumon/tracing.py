@@ -3,7 +3,7 @@
 The way of a request: a receiver reads it, the intake decodes it in its worker thread and hands it to ``_take``,
 which offers it to the forwarder and gives it to the assembler; half a second later at most, ``TraceSource`` collects
 the requests that are complete, counts them and tells the forwarder's tail policy. Only then is it a statistic; it was
-acknowledged when ``_take`` had returned and, where there is a spool, it was on disk.
+acknowledged when ``_take`` had returned and, where there is a spool, it was on disk (``_stored``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpumon.ingest.decode import decode_traces
 from gpumon.ingest.http_listener import HttpListener
 from gpumon.ingest.http_server import OtlpHttp
 from gpumon.ingest.inspector import InspectorSource
-from gpumon.ingest.intake import Decoders, Intake, SinkFullError
+from gpumon.ingest.intake import Decoders, Intake
 from gpumon.ingest.json_decode import decode_traces_json
 from gpumon.ingest.limits import Limits
 from gpumon.ingest.nccl import Collectives
@@ -47,8 +47,6 @@ from gpumon.store import Store
 TICK_S = 0.5
 BIND_S = 5.0
 DRAIN_S = 2.0
-STORE_S = 2.0
-"""Longest wait for the spool to take a request."""
 STORE_S = 2.0
 """Longest that an answer waits for the spool's disk; the sender is told to come again then."""
 TAIL_HOLD_S = 30.0
@@ -88,6 +86,8 @@ class Tracing:
             max_models=requests.max_models, max_tenants=requests.max_tenants, to_unix=clock.to_unix
         )
         self.collectives = Collectives()
+        folder = requests.nccl_inspector
+        self._inspector = InspectorSource(str(folder), self.collectives) if folder is not None else None
         self.assembler = Assembler(
             reading=Reading(tenant_attributes=requests.tenant_attributes, models=requests.models),
             bind=self._bind,
@@ -107,24 +107,21 @@ class Tracing:
             lambda body, is_json: count_metrics(body, json=is_json),
         )
         self.intake = Intake(decoders, self._take, clock, self._limits, self._stored)
-        self._spooled = config.forward.spool is not None
         self._http: HttpListener | None = None
         self._busy_gpus: frozenset[GpuUuid] = frozenset()
         self._running = AsyncExitStack()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
-    def sources(self) -> list[tuple[Source, float]]:
-        """What the runner is to read, and how often."""
-        publish_s = self._config.cadence.publish_s
+    def sources(self, publish_s: float) -> list[tuple[Source, float]]:
+        """What the runner is to read, and how often; the same objects each time, for they remember."""
         sources: list[tuple[Source, float]] = [
             (TraceSource(self), TICK_S),
             (self.statistics, publish_s),
             (self.binder, BIND_S),
         ]
-        folder = self._config.requests.nccl_inspector
-        if folder is not None:
-            sources.append((InspectorSource(str(folder), self.collectives), publish_s))
+        if self._inspector is not None:
+            sources.append((self._inspector, publish_s))
         return sources
 
     async def start(self) -> dict[str, tuple[str, int]]:
@@ -193,13 +190,13 @@ class Tracing:
         if signal is not Signal.METRICS:
             with self._lock:
                 self.assembler.add(decoded, peer, at_s, self._to_steady)
-        # Acknowledged means that it survives us, where a spool was asked for. Told to come again, the sender repeats
-        # it: the assembler knows the spans, and OTLP allows the downstream to see them twice.
-        if self._spooled and self.forwarder is not None and not self.forwarder.wait_stored(STORE_S):
-            raise SinkFullError
 
     def _stored(self) -> bool:
-        """Whether what was taken would be forwarded even if gpumon were killed now; True where there is no spool."""
+        """Whether what was taken would be forwarded even if gpumon were killed now; True where there is no spool.
+
+        Told to come again, a sender repeats what was taken: the assembler knows the spans, and OTLP allows the
+        downstream to see them twice.
+        """
         return self.forwarder is None or self.forwarder.wait_stored(STORE_S)
 
     def collect(self, at_s: float) -> Iterator[Item]:
@@ -217,7 +214,7 @@ class Tracing:
         # Only what is known to be open: a server that tells of requests when they end would seem to have none.
         self.statistics.set_open({pair: count for pair, count in open_requests.items() if count}, at_s)
         yield from samples
-        if self._config.requests.nccl_inspector is None:  # else its source tells of all collectives
+        if self._inspector is None:  # else its source tells of all collectives
             yield from self.collectives.samples()
         yield from self.intake.samples()
         if self._http is not None:

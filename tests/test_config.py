@@ -97,7 +97,8 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         ("cadance: {}\n", "cadance (gpumon.yaml:1): unknown section; did you mean cadence?"),
         (
             "zzz: {}\n",
-            "zzz (gpumon.yaml:1): unknown section; known are http, nvml, host, cadence, processes, numa, store, otlp, requests, forward, export, log",
+            "zzz (gpumon.yaml:1): unknown section; known are http, nvml, host, cadence, processes, numa, store, otlp, "
+            "requests, forward, export, log",
         ),
         ("http: 5\n", "http = 5 (gpumon.yaml:1): expected keys and values below it"),
         ("http: [listen]\n", 'http = ["listen"] (gpumon.yaml:1): expected keys and values below it'),
@@ -271,7 +272,13 @@ def test_variables_that_kubernetes_makes_for_a_service_called_gpumon_are_left_al
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_every_flag_sets_its_key(flag: str) -> None:
-    value = {"--listen": "h:1", "--otlp-grpc": "h:2", "--otlp-http": "h:3", "--log-format": "json", "--log-level": "error"}.get(flag, "/x")
+    value = {
+        "--listen": "h:1",
+        "--otlp-grpc": "h:2",
+        "--otlp-http": "h:3",
+        "--log-format": "json",
+        "--log-level": "error",
+    }.get(flag, "/x")
     section, name = FLAGS[flag].split(".")
     assert str(getattr(getattr(load(None, {}, {flag: value}), section), name)) == value
 
@@ -312,10 +319,14 @@ def test_what_is_no_host_is_refused(host: str) -> None:
 
 
 def test_servers_are_exact_names_or_patterns_between_slashes() -> None:
-    assert ProcessesConfig(servers=("VLLM::EngineCore", "/VLLM.*/")).server_names == (
-        "VLLM::EngineCore",
-        re.compile("VLLM.*"),
-    )
+    patterns = ProcessesConfig(servers=("v.lm", "text-generation-launcher", "/VLLM.*/")).server_patterns
+    assert patterns == (re.compile(r"v\.lm"), re.compile(r"text\-generation"), re.compile("VLLM.*"))
+
+
+def test_servers_whose_gpus_are_given_are_regular_expressions() -> None:
+    assert load(None, {"GPUMON_REQUESTS__GPUS": "{'vllm-.*': [GPU-1]}"}, {}).requests.gpus == {"vllm-.*": ("GPU-1",)}
+    with pytest.raises(ConfigError, match=r"requests\.gpus.*not a regular expression"):
+        load(None, {"GPUMON_REQUESTS__GPUS": "{'vllm-(': [GPU-1]}"}, {})
 
 
 @pytest.mark.parametrize("text", ["", "//", "/", "/a", "x" * 201, "/" + "a" * 300 + "/", "/a{99999999999}/", "/*/"])

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from gpumon import catalogue
 from gpumon.health import Health
 from gpumon.host.clock import ManualClock
 from gpumon.model import GpuProcess, GpuUuid, Miss, Reason, Rejection, Sample
-from gpumon.node import GpuHolders, Node
+from gpumon.node import Node
 from gpumon.sampler.wire import Batch
 from gpumon.store import Store
-from tests.fakes import FakeFiles
 
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
 MIG = GpuUuid("MIG-1")
@@ -24,7 +21,8 @@ class Stand:
         self.clock = ManualClock(at_s=1000.0)
         self.store = Store()
         self.health = Health(self.clock.to_unix)
-        self.node = Node(self.store, self.health, self.clock, processes_believed_s=30.0)
+        self.node = Node(self.store, self.health, self.clock)
+        self.node.believe_processes_for(30.0)
 
     def source(self, name: str, *labels: str) -> float | None:
         for sample in self.health.samples(self.clock.now_s()):
@@ -75,13 +73,16 @@ def test_holders_are_believed_only_so_long(stand: Stand) -> None:
     assert [p.uuid for p in stand.node.holders()] == [A, B]
     stand.clock.step(0.1)
     assert [p.uuid for p in stand.node.holders()] == [B]
+    stand.node.believe_processes_for(90.0)  # the cadence was changed
+    assert [p.uuid for p in stand.node.holders()] == [A, B]
+    stand.node.gpu_processes(A, [])
     stand.node.gpu_processes(B, [])
     assert stand.node.holders() == []
 
 
 def test_addresses_of_gpus_and_of_the_instances_on_them(stand: Stand) -> None:
-    stand.node.gpu_identity(A, "0", "0000:3b:00.0", 1)
-    stand.node.gpu_identity(B, "1", "", None)
+    stand.node.gpu_identity(A, "0", "0000:3b:00.0")
+    stand.node.gpu_identity(B, "1", "")
     stand.node.gpu_processes(A, [GpuProcess(7, "0", MIG, 1.0, None)])
     stand.node.gpu_processes(B, [GpuProcess(8, "1", GpuUuid("MIG-2"), 1.0, None)])
     assert stand.node.gpu_pci() == {A: "0000:3b:00.0", MIG: "0000:3b:00.0"}
@@ -89,8 +90,8 @@ def test_addresses_of_gpus_and_of_the_instances_on_them(stand: Stand) -> None:
 
 
 def test_an_identity_that_changes_replaces_the_one_before(stand: Stand) -> None:
-    stand.node.gpu_identity(A, "3", "", None)
-    stand.node.gpu_identity(A, "2", "0000:3b:00.0", 0)
+    stand.node.gpu_identity(A, "3", "")
+    stand.node.gpu_identity(A, "2", "0000:3b:00.0")
     assert [(gpu.gpu, gpu.pci_bus_id) for gpu in stand.node.known_gpus()] == [("2", "0000:3b:00.0")]
 
 
@@ -102,52 +103,3 @@ def test_what_was_lost_on_the_way_is_one_counter_from_the_start(stand: Stand) ->
     stand.node.dropped_messages(3)
     stand.node.dropped_messages(4)
     assert lost() == [Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), 7)]
-
-
-# --- who holds the GPUs -----------------------------------------------------------------------------------------------
-
-
-def process_files(pid: int, comm: str) -> dict[str, bytes | str]:
-    stat = f"{pid} ({comm}) S 1 {pid} {pid} 0 -1 4194304 1 0 2 0 3 4 0 0 20 0 1 0 777 1 1 " + "0 " * 28
-    return {f"proc/{pid}/stat": stat, f"proc/{pid}/cgroup": "0::/\n"}
-
-
-def holders(stand: Stand, files: FakeFiles, *servers: str | re.Pattern[str]) -> GpuHolders:
-    return GpuHolders(stand.node, files, servers, 10)
-
-
-def test_a_holder_gets_its_name_from_proc(stand: Stand) -> None:
-    stand.node.gpu_processes(A, [GpuProcess(41, "0", A, 5.0, 0.25)])
-    source = holders(stand, FakeFiles(process_files(41, "python3")))
-    items = list(source.read(1000.0))
-    memory = [i for i in items if isinstance(i, Sample) and i.metric is catalogue.PROCESS_GPU_MEMORY]
-    assert [(sample.labels[:4], sample.value) for sample in memory] == [(("0", A, "41", "python3"), 5.0)]
-    assert [target.pid.number for target in source.targets()] == [41]
-
-
-def test_a_holder_that_has_no_proc_is_exported_without_a_name(stand: Stand) -> None:
-    stand.node.gpu_processes(A, [GpuProcess(41, "0", A, 5.0, None)])
-    items = list(holders(stand, FakeFiles(process_files(1, "init"))).read(1000.0))
-    memory = [i for i in items if isinstance(i, Sample) and i.metric is catalogue.PROCESS_GPU_MEMORY]
-    assert [sample.labels[2:4] for sample in memory] == [("41", "")]
-
-
-@pytest.mark.parametrize(
-    ("server", "comm", "found"),
-    [
-        ("vllm", "vllm", True),
-        ("vllm", "vllm-worker", False),
-        ("v.lm", "vllm", False),
-        ("text-generation-launcher", "text-generation", True),  # the kernel keeps 15 bytes
-        (re.compile(r"llama-.*"), "llama-server", True),
-        (re.compile(r"llama-.*"), "my-llama-server", False),
-        (re.compile(r"a|b"), "ab", False),
-        (re.compile(r"(?i)VLLM"), "vllm", True),
-    ],
-)
-def test_servers_are_found_by_whole_names_and_patterns(
-    stand: Stand, server: str | re.Pattern[str], comm: str, found: bool
-) -> None:
-    source = holders(stand, FakeFiles(process_files(41, comm)), server)
-    assert list(source.read(1000.0)) == []
-    assert [target.pid.number for target in source.targets()] == ([41] if found else [])

@@ -1,7 +1,7 @@
 """Checks of the way to the driver: the bindings, the library, its answer, the device nodes, the kernel module.
 
 Pure: values in, checks out. Advice for a state of NVML is the sampler's own (``sampler.child.ADVICE``), so that the
-doctor and the daemon's log say the same (nvml.md §1, §3).
+doctor and the daemon's log say the same.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 from gpumon.catalogue import GROUPS
 from gpumon.doctor.facts import CallError, NvmlFacts
 from gpumon.doctor.report import Check, Status, checker, listed
-from gpumon.doctor.surroundings import DRIVER_ROOT, Surroundings
+from gpumon.doctor.surroundings import Surroundings
 from gpumon.host.files import Files, ReadError
-from gpumon.host.nvml import Code
+from gpumon.host.nvml import DRIVER_ROOT, Code
 from gpumon.sampler.child import ADVICE
 from gpumon.sources.gpu_inventory import expected_gpus
 

@@ -16,10 +16,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-import gpumon
+from gpumon.host.interpreter import module_command, module_environment
 
 PROBE_MODULE = "gpumon.doctor.probe"
 OUT_OF_RANGE = "out of range"
@@ -131,11 +130,11 @@ def run_probe(request: ProbeRequest, environ: Mapping[str, str], interpreter: st
     request = ProbeRequest(**{**asdict(request), "answer_fd": theirs})
     try:
         process = subprocess.Popen(
-            [interpreter, "-P", "-m", PROBE_MODULE, request.to_argument()],
+            [*module_command(PROBE_MODULE, interpreter), request.to_argument()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # libraries have been seen to print
             pass_fds=(theirs,),
-            env={**environ, "PYTHONPATH": _search_path(environ)},
+            env=module_environment(environ),
             start_new_session=True,
         )
     except OSError as error:
@@ -178,12 +177,6 @@ def _end(process: subprocess.Popen[bytes]) -> str:
     if status < 0:
         return f"it died of {signal.Signals(-status).name}"
     return f"it ended with status {status} and no answer"
-
-
-def _search_path(environ: Mapping[str, str]) -> str:
-    """This very gpumon first: from a source tree it is nowhere on the path of a new interpreter."""
-    root = str(Path(gpumon.__file__).parents[1])
-    return os.pathsep.join(filter(None, (root, environ.get("PYTHONPATH", ""))))
 
 
 def _call_error(fields: dict[str, Any] | None) -> CallError | None:

@@ -1,7 +1,6 @@
 """Checks of the GPUs: from what the probe found and the PCI bus to statuses and advice.
 
-Pure: values in, checks out. What only one chip generation has is ``unsupported`` elsewhere, never a problem
-(nvml.md §2.3, §2.6, §2.8, §3).
+Pure: values in, checks out. What only one chip generation has is ``unsupported`` elsewhere, never a problem.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks of the host side: which files of /proc, /sys and cgroups can be read, and what stands in the way.
 
-Pure but for the port to the host's files. What each file needs: operations.md B4 (measured): most need nothing,
+Pure but for the port to the host's files. What each file needs, as measured: most need nothing,
 maps and move_pages(2) of other users' processes need CAP_SYS_PTRACE, the kernel log CAP_SYSLOG where
 kernel.dmesg_restrict is 1. Processes and cgroups other than the reader's own need the host's namespaces.
 """

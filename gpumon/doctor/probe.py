@@ -30,7 +30,7 @@ from gpumon.sources.gpu_state import GpuState
 from gpumon.sources.mig import Mig
 
 GPM_S = 0.15
-"""Between two GPM samples; the driver wants more than 0.1 s (nvml.md §2.3)."""
+"""Between two GPM samples; the driver wants more than 0.1 s."""
 POLL_S = 0.02
 LOADING = "loading the library"
 

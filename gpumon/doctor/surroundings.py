@@ -22,12 +22,11 @@ from gpumon.config import Address, Config, parse_listen
 from gpumon.host.files import Files, ReadError
 from gpumon.host.kmsg import DevKmsg
 from gpumon.host.move_pages import MovePages
+from gpumon.host.nvml import DRIVER_ROOT
 from gpumon.host.pages import Pages
 from gpumon.model import Reason, SourceError
 from gpumon.sources.procfs import parse_maps
 
-DRIVER_ROOT = "/run/nvidia/driver"
-"""Where the GPU operator's driver container shows its files."""
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _CONNECT_S = 1.0
 

@@ -10,10 +10,13 @@ different devices may be used from different threads at once. ``open`` and ``clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
+
+DRIVER_ROOT = "/run/nvidia/driver"
+"""Where the GPU operator's driver container shows its files."""
 
 
 class Code(IntEnum):
@@ -403,6 +406,3 @@ class Nvml(Protocol):
         ...
 
     def events(self) -> EventSet: ...
-
-
-NvmlFactory = Callable[[], Nvml]

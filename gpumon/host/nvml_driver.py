@@ -1,7 +1,7 @@
 """NVML over the real library: ``host.nvml.Nvml`` with pynvml's structs and plain ctypes.
 
 The calls that run many times a second are bound once per device with kept out-parameters, which costs 0.3 us
-instead of the 1-40 us of pynvml's wrappers (performance.md §7). Struct layouts are those of nvidia-ml-py 13; sizes
+instead of the 1-40 us of pynvml's wrappers. Struct layouts are those of nvidia-ml-py 13; sizes
 are stated beside each.
 
 Needs libnvidia-ml.so.1: by ``library``, by the loader's path, or below the driver roots of the GPU operator.
@@ -26,6 +26,7 @@ import pynvml
 from gpumon.catalogue import CALL_BOUNDS
 from gpumon.host.nvml import (
     DRIVER_GONE,
+    DRIVER_ROOT,
     Bar1,
     Call,
     CallTimes,
@@ -46,8 +47,6 @@ from gpumon.host.nvml_batches import READERS, DriverEventSet, DriverFieldBatch, 
 
 LIBRARY = "libnvidia-ml.so.1"
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu")
-DRIVER_ROOT = "/run/nvidia/driver"
-"""Where the GPU operator's driver container shows its files."""
 _CTYPES: dict[str, Any] = {"u32": ctypes.c_uint, "i32": ctypes.c_int, "u64": ctypes.c_ulonglong}
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in CALL_BOUNDS)
 _ZEROS = [0] * (len(CALL_BOUNDS) + 2)

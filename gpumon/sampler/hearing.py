@@ -33,7 +33,7 @@ class Listener(Protocol):
         """A pass of a source in the sampler is over; its samples have been put."""
         ...
 
-    def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str, numa_node: int | None) -> None: ...
+    def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str) -> None: ...
 
     def gpu_processes(self, uuid: GpuUuid, processes: list[GpuProcess]) -> None: ...
 
@@ -150,8 +150,8 @@ class Hearing:
         for uuid in answering:
             self._absent.pop(uuid, None)
 
-    def _hear_identity(self, uuid: str, gpu: str, pci_bus_id: str, numa_node: int | None) -> None:
-        self._listener.gpu_identity(GpuUuid(uuid), gpu, pci_bus_id, numa_node)
+    def _hear_identity(self, uuid: str, gpu: str, pci_bus_id: str) -> None:
+        self._listener.gpu_identity(GpuUuid(uuid), gpu, pci_bus_id)
 
     def _hear_processes(self, uuid: str, processes: list[tuple[Any, ...]]) -> None:
         self._listener.gpu_processes(GpuUuid(uuid), [GpuProcess(*process) for process in processes])

@@ -11,14 +11,12 @@ import logging
 import os
 import select
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
-import gpumon
 from gpumon import catalogue
 from gpumon.host.clock import Clock
+from gpumon.host.interpreter import module_environment
 from gpumon.model import GpuUuid, Reason, Sample
 from gpumon.sampler.child import EXIT_NEW_PROCESS
 from gpumon.sampler.handover import SLOTS, Handover, Plan
@@ -251,7 +249,7 @@ class SamplerLink:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(ring.fd, theirs.fileno()),
-                env=os.environ | {"PYTHONPATH": _search_path()},
+                env=module_environment(os.environ),
                 start_new_session=True,  # a terminal's ^C goes to the main process alone
             )
         except OSError as error:
@@ -345,14 +343,3 @@ class SamplerLink:
         for reason, count in self._restarts.items():
             yield Sample(catalogue.SAMPLER_RESTARTS, (reason,), float(count))
         yield from self._hearing.samples()
-
-
-def command(module: str) -> list[str]:
-    """Command line of a sampler process: this interpreter, without the caller's directory on its path."""
-    return [sys.executable, "-P", "-m", module]
-
-
-def _search_path() -> str:
-    """This very gpumon first: from a source tree it is nowhere on the path of a new interpreter."""
-    root = str(Path(gpumon.__file__).parents[1])
-    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))

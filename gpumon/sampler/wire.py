@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gpumon.catalogue import METRICS
-from gpumon.model import Distribution, Item, Miss, Reason, Rejection, Sample
+from gpumon.model import Distribution, Item, Miss, Reason, Rejection, Sample, apart
 
 MAX_MESSAGE = 1 << 20
 _INDEX = {metric: i for i, metric in enumerate(METRICS)}
@@ -116,17 +116,7 @@ def send_batch(
     channel: Channel, source: str, owner: str, at_s: float, every_s: float, took_s: float | None, items: Iterable[Item]
 ) -> None:
     """Send what one pass yielded. It is believed for three times its cadence."""
-    samples: list[Sample] = []
-    misses: list[Miss] = []
-    rejections: list[Rejection] = []
-    for item in items:
-        if isinstance(item, Sample):
-            samples.append(item)
-        elif isinstance(item, Miss):
-            misses.append(item)
-        else:
-            rejections.append(item)
-    channel.send("batch", *pack_batch(Batch(source, owner, at_s, 3 * every_s, took_s, samples, misses, rejections)))
+    channel.send("batch", *pack_batch(Batch(source, owner, at_s, 3 * every_s, took_s, *apart(items))))
 
 
 def unpack_batch(body: tuple[Any, ...]) -> Batch:

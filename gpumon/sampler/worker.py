@@ -201,7 +201,7 @@ class GpuWorker:
         assert self._inventory is not None
         assert self._fast is not None
         who = self._inventory.identity
-        self.channel.send("identity", str(who.uuid), who.index, who.pci_bus_id, who.numa_node)
+        self.channel.send("identity", str(who.uuid), who.index, who.pci_bus_id)
         self._fast.reconsider()
 
     def _extras(self) -> list[Item]:

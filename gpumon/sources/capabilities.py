@@ -1,6 +1,6 @@
 """What one GPU answers for, remembered for one generation, so that nothing is asked in vain at every tick.
 
-Wraps every optional NVML question of one device (nvml.md §0.3, §2.0, §3). It decides from the return code alone:
+Wraps every optional NVML question of one device. It decides from the return code alone:
 
 - NOT_SUPPORTED and the like: never asked again (a refusal costs 2-9 us of exceptions each time);
 - INVALID_ARGUMENT to the first asking: the same, because older chips say it where they mean NOT_SUPPORTED; after

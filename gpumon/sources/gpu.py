@@ -3,8 +3,8 @@
 NVML only: one field batch and one call per further value, each failing alone. Units are converted here, ranges
 checked here. What the GPU does not have is asked for once per generation and then left out; what cannot change
 while a generation lasts (highest clocks, thresholds, constraints) is asked for every minute. Error counters go on
-over driver reloads. ECC counters of a GPU with ECC off may come back uninitialised instead of refused (nvml.md
-§2.0), so the ECC mode decides, and a count that is no whole number is dropped.
+over driver reloads. ECC counters of a GPU with ECC off may come back uninitialised instead of refused, so the
+ECC mode decides, and a count that is no whole number is dropped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _REMAPS = (  # in the order of nvmlDeviceGetRemappedRows' answer
     _Row("row_remap_pending", catalogue.GPU_ROW_REMAP_PENDING, (), 0, 1),
     _Row("row_remap_failed", catalogue.GPU_ROW_REMAP_FAILED, (), 0, 1),
 )
-_FIELD_ROWS = (  # NVML_FI_DEV_* numbers, nvml.md §2.1 and §2.5
+_FIELD_ROWS = (  # NVML_FI_DEV_* numbers
     *zip(_ECC, map(Field, (3, 4, 5, 6)), strict=True),
     *zip(_REMAPS, map(Field, (142, 143, 144, 145)), strict=True),
     (_Row("retired_pages:single_bit", catalogue.GPU_RETIRED_PAGES, ("single_bit",), 0, 1e6), Field(29)),

@@ -5,8 +5,7 @@ as gpumon runs. A gap longer than ``longest_gap_s`` is not filled: nobody knows 
 
 Bound states (``gpumon_gpu_bound_seconds_total``), from SM activity s and DRAM activity d of each GPM interval:
 idle (max(s, d) < 0.3 and no request is known to be open), starved (the same with open requests), memory (d >= 0.6
-and d >= s or s < 0.6), compute (s >= 0.6 and d < 0.6), else balanced. 0.3 and 0.6 are the limits of the starved and
-memory-bound detectors (docs/ARCHITECTURE.md).
+and d >= s or s < 0.6), compute (s >= 0.6 and d < 0.6), else balanced. The same in docs/ARCHITECTURE.md.
 """
 
 from __future__ import annotations

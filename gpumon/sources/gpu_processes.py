@@ -2,7 +2,7 @@
 
 The compute, graphics and MPS lists merged (a process in two of them holds its memory once), per MIG instance where
 there are some; and the process-utilization ring for the SM share, which MIG does not have. The lists cost up to
-4.5 ms a call (nvml.md §2.7), hence the cadence. Pids are in the namespace of the driver's caller. Rows that cannot
+4.5 ms a call, hence the cadence. Pids are in the namespace of the driver's caller. Rows that cannot
 be true are dropped and reported. ``gpu_process_samples`` makes the labelled samples, where pids have names.
 """
 

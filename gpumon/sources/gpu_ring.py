@@ -1,6 +1,6 @@
 """The driver's own ring of GPU utilization samples: every value of about 7 a second, however rarely we look.
 
-nvmlDeviceGetSamples(GPU_UTIL), percent, timestamps in us (nvml.md §2.2). The ring holds about 10 s, so it wants a
+nvmlDeviceGetSamples(GPU_UTIL), percent, timestamps in us. The ring holds about 10 s, so it wants a
 reading every 5 s. Feeds the busy-time integral, weighted by the time between samples, and the histogram of samples.
 Not there under MIG; where it never is, the fast samples integrate instead: whoever does asks
 ``capabilities.supported(RING)``.

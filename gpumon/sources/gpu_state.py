@@ -24,7 +24,7 @@ SENTINELS = frozenset(
     for base in (0x7FFFFFF0, 0x7FFFFFFFFFFFFFF0, 1 << 47)
     for offset in range(4)
 ) | {0xFFFFFFFF, (1 << 63) - 1, (1 << 64) - 1}
-"""Numbers that mean "no value" somewhere on the way from the chip (nvml.md §2.7, exporters.md D1)."""
+"""Numbers that mean "no value" somewhere on the way from the chip."""
 
 
 def possible(value: float, low: float, high: float) -> bool:

@@ -1,6 +1,6 @@
 """MIG instances of one GPU and what they do, every second.
 
-NVML only (nvml.md §2.3, §2.8): the MIG mode of the parent, every slot of it with its holes, then per instance
+NVML only: the MIG mode of the parent, every slot of it with its holes, then per instance
 memory, BAR1 and GPM of its GPU instance (Hopper and newer). GI and CI ids are given out again after a
 reconfiguration, so an instance is its uuid: it is compared at every pass, and a slot that holds another starts anew,
 GPM sample included. Without access to the MIG capabilities of the driver NVML answers NO_PERMISSION: a Miss, asked

@@ -9,11 +9,11 @@ pod): a pid that /proc does not show is a miss that says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpumon.host.files import Files, ReadError
-from gpumon.model import GpuProcess, Item, Miss, Pid, Reason, SourceError
+from gpumon.model import GpuProcess, Miss, Pid, Reason, SourceError
 from gpumon.sources.cgroup import Identity, identify
 from gpumon.sources.procfs import Stat, parse_cgroup, parse_stat, parse_status
 
@@ -79,7 +79,7 @@ def select_targets(
 ) -> Selection:
     """Find the processes to watch.
 
-    servers: patterns to search every comm for (the kernel keeps 15 bytes of it). Without them /proc is not walked.
+    servers: patterns of whole comms (the kernel keeps 15 bytes of one). Without them /proc is not walked.
     """
     misses: list[Miss] = []
     stats: dict[int, Stat] = {}
@@ -116,43 +116,6 @@ def select_targets(
     return Selection(tuple(targets), tuple(misses))
 
 
-class TargetSource:
-    """Source ``targets``: chooses anew at each pass and hands the choice to the sources that watch processes.
-
-    It has no samples, only the misses; ``current`` and ``names`` may be called from any thread.
-    """
-
-    name = "targets"
-
-    def __init__(
-        self,
-        files: Files,
-        gpu_processes: Callable[[], Sequence[GpuProcess]],
-        servers: Sequence[re.Pattern[str]] = (),
-        lookup: WorkloadLookup = no_lookup,
-    ) -> None:
-        self._files = files
-        self._gpu_processes = gpu_processes
-        self._servers = tuple(servers)
-        self._lookup = lookup
-        self._targets: tuple[Target, ...] = ()
-        self._names: dict[int, tuple[str, str, str, str]] = {}
-
-    def current(self) -> Sequence[Target]:
-        """The choice of the last pass."""
-        return self._targets
-
-    def names(self, number: int) -> tuple[str, str, str, str] | None:
-        """Process, namespace, pod and container of a pid of the last choice; None for any other."""
-        return self._names.get(number)
-
-    def read(self, at_s: float) -> Iterator[Item]:  # noqa: ARG002 (nothing here depends on the time)
-        selection = select_targets(self._gpu_processes(), self._files, self._servers, self._lookup)
-        self._targets = selection.targets
-        self._names = {target.pid.number: target.labels[1:] for target in selection.targets}
-        yield from selection.misses
-
-
 def _named(files: Files, servers: Sequence[re.Pattern[str]]) -> dict[int, Stat]:
     found = {}
     for entry in files.list("proc"):
@@ -162,7 +125,7 @@ def _named(files: Files, servers: Sequence[re.Pattern[str]]) -> dict[int, Stat]:
             stat = parse_stat(files.read(f"proc/{entry}/stat"))
         except (ReadError, SourceError):
             continue  # it ended under the walk, or is hidden: nobody asked for this one
-        if any(pattern.search(stat.comm) for pattern in servers):
+        if any(pattern.fullmatch(stat.comm) for pattern in servers):
             found[int(entry)] = stat
     return found
 

@@ -1,6 +1,6 @@
 """XID errors as NVML events: the body of the loop that one thread runs.
 
-nvmlEventSetWait_v2 on the XID events of every GPU (nvml.md §2.6). Only what happens after registration is seen; the
+nvmlEventSetWait_v2 on the XID events of every GPU. Only what happens after registration is seen; the
 kernel log has the rest. A lost GPU makes the wait fail at once and for ever, so a failure throws the set away and
 holds the next try back, 1 s at first and 30 s at most; the new set leaves out what is lost or refuses. One GPU that
 refuses does not take the events of the others. Holds no clock: ``resume_at_s`` says when to call again.

@@ -30,7 +30,7 @@ CFLAGS = ("-std=gnu11", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-Werror")
 # Entry points of the real library that pynvml never looks up.
 UNLISTED = ("nvmlInit", "nvmlInit_v2", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")
 
-# Not exported by these driver releases although pynvml 13.615 knows them (facts/nvml.md, 1).
+# Not exported by these driver releases although pynvml 13.615 knows them.
 MISSING_ON_610 = (
     "nvmlEventSetWait_v3",
     "nvmlEventSetGetContextCount_v1",

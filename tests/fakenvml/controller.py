@@ -34,7 +34,7 @@ Device = int | FakeGpu | FakeMig | None
 Step = tuple[float, Callable[[], object]]
 ClockMode = Literal["real", "stepped"]
 
-# Costs that people reported for single calls (facts/nvml.md 2.10), microseconds.
+# Costs that people reported for single calls, microseconds.
 REPORTED_LATENCIES_US = {
     "nvmlDeviceGetGraphicsRunningProcesses_v3": 4491,
     "nvmlDeviceGetFanSpeed": 137,

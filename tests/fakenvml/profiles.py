@@ -1,6 +1,6 @@
 """What each kind of node answers, as data: values at idle, supported fields, unsupported calls.
 
-Values are in NVML's units. Sources: public captures named in facts/nvml.md section 6; whatever no
+Values are in NVML's units. Sources: public captures of such nodes; whatever no
 capture shows (return codes of single fields per chip) is a guess that errs on the side of "not
 supported", since a monitor must cope with that.
 """

@@ -14,10 +14,11 @@ import pytest
 
 from gpumon.health import Health
 from gpumon.host.clock import SystemClock
+from gpumon.host.interpreter import module_command
 from gpumon.model import Distribution, GpuProcess, GpuUuid, Kind, Reason, Sample
 from gpumon.node import Node
 from gpumon.sampler.handover import Plan
-from gpumon.sampler.link import SamplerLink, command
+from gpumon.sampler.link import SamplerLink
 from gpumon.sources.gpu_state import SENTINELS
 from gpumon.store import Store
 from tests.fakenvml.controller import FakeNode
@@ -48,7 +49,7 @@ class Ears(Node):
     """The node's own listener, which remembers what it heard."""
 
     def __init__(self, store: Store, health: Health, clock: SystemClock) -> None:
-        super().__init__(store, health, clock, processes_believed_s=15.0)
+        super().__init__(store, health, clock)
         self.states: list[tuple[str, Reason, str]] = []
         self.xids_heard: list[tuple[GpuUuid | None, int]] = []
         self.processes_heard: dict[GpuUuid, list[GpuProcess]] = {}
@@ -93,7 +94,7 @@ class Rig:
             "cgroupfs": "/sys/fs/cgroup",
         }
         self.link = SamplerLink(
-            interpreter or command("gpumon.sampler"),
+            interpreter or module_command("gpumon.sampler"),
             options,
             replace(plan, **changes),
             self.clock,

@@ -40,7 +40,7 @@ class Ears:
     def passed(self, batch: Batch) -> None:
         self.passes.append(batch)
 
-    def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str, numa_node: int | None) -> None:
+    def gpu_identity(self, uuid: GpuUuid, gpu: str, pci_bus_id: str) -> None:
         raise AssertionError
 
     def gpu_processes(self, uuid: GpuUuid, processes: list[GpuProcess]) -> None:

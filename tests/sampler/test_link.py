@@ -587,7 +587,7 @@ def test_a_bug_in_who_listens_is_told_once_and_nothing_stops(
     rig = Rig(make(), monkeypatch)
     heard: list[str] = []
 
-    def identity(uuid: str, gpu: str, pci_bus_id: str, numa_node: int | None) -> None:
+    def identity(uuid: str, gpu: str, pci_bus_id: str) -> None:
         heard.append(uuid)
         raise ZeroDivisionError("by the test")
 
@@ -617,16 +617,17 @@ ORPHANING = """
 import sys, time
 sys.path.insert(0, {root!r})
 from gpumon.host.clock import SystemClock
+from gpumon.host.interpreter import module_command
 from gpumon.health import Health
 from gpumon.node import Node
 from gpumon.sampler.handover import Plan
-from gpumon.sampler.link import SamplerLink, command
+from gpumon.sampler.link import SamplerLink
 from gpumon.store import Store
 clock = SystemClock()
 health = Health(clock.to_unix)
-node = Node(Store(), health, clock, processes_believed_s=15.0)
+node = Node(Store(), health, clock)
 options = {{"library": {library!r}, "procfs": "/proc", "sysfs": "/sys", "cgroupfs": "/sys/fs/cgroup"}}
-link = SamplerLink(command("gpumon.sampler"), options, Plan(), clock, node)
+link = SamplerLink(module_command("gpumon.sampler"), options, Plan(), clock, node)
 link.start()
 while link.state != {state!r} or link.pid is None:
     time.sleep(0.01)

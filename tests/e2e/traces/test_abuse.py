@@ -36,7 +36,7 @@ from tests.e2e.waiting import eventually
 from tests.ingest import vectors
 from tests.ingest.rpc import Status
 from tests.ingest.senders import MS
-from tests.ingest.servers import sglang_request, vllm_request, vllm_sender
+from tests.ingest.servers import sglang_request, trtllm_request, vllm_request, vllm_sender
 
 pytestmark = pytest.mark.slow
 MIB = 1 << 20
@@ -81,12 +81,10 @@ def well(gateway: Gateway) -> Iterator[None]:
     assert set(statuses) <= {200}
     assert resident(gateway, "VmHWM") - before < GROWTH
     assert gateway.daemon.ask("/-/healthy").status == 200
-    requests = vllm_count(gateway)
-    sender = vllm_sender()
-    vllm_request(sender)
-    gateway.send(as_of_now(sender.spans), "grpc")
-    gateway.send(as_of_now(sender.spans), "http")  # a copy: counted once
-    eventually(lambda: vllm_count(gateway) == requests + 1, "a good request is counted")
+    requests, good = ok_requests(gateway, "trtllm"), trtllm_request()
+    gateway.send(as_of_now(good), "grpc")
+    gateway.send(as_of_now(good), "http")  # a copy: counted once
+    eventually(lambda: ok_requests(gateway, "trtllm") == requests + 1, "a good request is counted")
     samples = gateway.daemon.page().value("gpumon_gpu_samples_total", gpu="0")
     eventually(lambda: gateway.daemon.page().value("gpumon_gpu_samples_total", gpu="0") > samples, "the GPUs are read")
 
@@ -97,9 +95,8 @@ def resident(gateway: Gateway, line: str) -> int:
     return int(status.partition(f"{line}:")[2].split()[0]) * 1024
 
 
-def vllm_count(gateway: Gateway) -> float:
-    found = gateway.daemon.page().select("gpumon_requests_total", server="vllm", outcome="ok")
-    return sum(value for labels, value in found)
+def ok_requests(gateway: Gateway, server: str) -> float:
+    return sum(value for _, value in gateway.daemon.page().select("gpumon_requests_total", server=server, outcome="ok"))
 
 
 def answer_of(gateway: Gateway, request: Any, how: str) -> ExportTraceServiceResponse | Reply | grpc.RpcError:
@@ -138,6 +135,7 @@ def moved(*spans: Any, ahead_ns: int = -5_000 * MS) -> Any:
     return vectors.envelope(*out)
 
 
+HOW = ("grpc", "http", "json")
 ACCEPTED = {
     "T1 uptime as queue time": (vectors.HOST_UPTIME_AS_QUEUE_TIME,),
     "T2 negative first token": (vectors.NEGATIVE_TTFT,),
@@ -150,22 +148,22 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("how", ["grpc", "http", "json"])
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_reported_inputs_are_taken_whole(gateway: Gateway, name: str, how: str) -> None:
-    answer = answer_of(gateway, moved(*ACCEPTED[name]), how)
-    assert isinstance(answer, ExportTraceServiceResponse)
-    assert answer.partial_success.rejected_spans == 0
+def test_reported_inputs_are_taken_whole(gateway: Gateway, name: str) -> None:
+    for how in HOW:
+        answer = answer_of(gateway, moved(*ACCEPTED[name]), how)
+        assert isinstance(answer, ExportTraceServiceResponse)
+        assert answer.partial_success.rejected_spans == 0
     for family in ("gpumon_request_queue_seconds", "gpumon_request_duration_seconds"):
         assert all(value < 1e5 for _, value in gateway.daemon.page().select(f"{family}_sum"))
 
 
-@pytest.mark.parametrize("how", ["grpc", "http", "json"])
-def test_t9_invalid_ids_are_refused_span_by_span(gateway: Gateway, how: str) -> None:
-    answer = answer_of(gateway, moved(vectors.ZERO_IDS, vectors.NO_KIND), how)
-    assert isinstance(answer, ExportTraceServiceResponse)
-    assert answer.partial_success.rejected_spans == 1
-    assert "trace ids must be 16 bytes" in answer.partial_success.error_message
+def test_t9_invalid_ids_are_refused_span_by_span(gateway: Gateway) -> None:
+    for how in HOW:
+        answer = answer_of(gateway, moved(vectors.ZERO_IDS, vectors.NO_KIND), how)
+        assert isinstance(answer, ExportTraceServiceResponse)
+        assert answer.partial_success.rejected_spans == 1
+        assert "trace ids must be 16 bytes" in answer.partial_success.error_message
 
 
 def test_t8_base64_ids_are_told_apart_from_hexadecimal_ones(gateway: Gateway) -> None:
@@ -176,26 +174,19 @@ def test_t8_base64_ids_are_told_apart_from_hexadecimal_ones(gateway: Gateway) ->
     assert "hex" in said or "16 bytes" in said
 
 
-@pytest.mark.parametrize("how", ["grpc", "http", "json"])
-@pytest.mark.parametrize(
-    ("reason", "ahead_s"), [("late", -26 * 3600), ("future", 600), ("late", -3600), ("future", 3600)]
-)
-def test_t14_spans_of_another_time_change_no_statistic_and_are_counted(
-    gateway: Gateway, how: str, reason: str, ahead_s: int
-) -> None:
-    before, requests = gateway.dropped().get(reason, 0), vllm_count(gateway)
-    answer = answer_of(gateway, moved(vectors.NO_KIND, ahead_ns=ahead_s * 10**9), how)
-    assert isinstance(answer, ExportTraceServiceResponse)
-    assert answer.partial_success.rejected_spans == 0
-    eventually(lambda: gateway.dropped().get(reason, 0) == before + 1, f"counted as {reason}")
-    assert vllm_count(gateway) == requests
-
-
-@pytest.mark.parametrize("how", ["grpc", "http", "json"])
-def test_t13_without_a_resource(gateway: Gateway, how: str) -> None:
-    request = moved(vectors.NO_KIND)
-    del request["resourceSpans"][0]["resource"]
-    assert isinstance(answer_of(gateway, request, how), ExportTraceServiceResponse)
+def test_t13_t14_spans_of_another_time_or_without_a_resource(gateway: Gateway) -> None:
+    requests = ok_requests(gateway, "vllm")
+    for reason, ahead_s in (("late", -26 * 3600), ("future", 600), ("late", -3600), ("future", 3600)):
+        for how in HOW:
+            before = gateway.dropped().get(reason, 0)
+            request = moved(vectors.NO_KIND, ahead_ns=ahead_s * 10**9)
+            if how == "json":
+                del request["resourceSpans"][0]["resource"]
+            answer = answer_of(gateway, request, how)
+            assert isinstance(answer, ExportTraceServiceResponse)
+            assert answer.partial_success.rejected_spans == 0
+            eventually(lambda: gateway.dropped().get(reason, 0) == before + 1, f"counted as {reason}")  # noqa: B023
+    assert ok_requests(gateway, "vllm") == requests
 
 
 def test_t16_thirty_thousand_spans_in_one_request(gateway: Gateway) -> None:
@@ -233,7 +224,7 @@ def test_t17_bombs_and_lies_about_compression(gateway: Gateway) -> None:
     assert gateway.post(gzip.compress(b"x" * 1000)[:-9], headers=lies).status == 400
     with gateway.call(gzipped=True) as call, pytest.raises(grpc.RpcError) as caught:
         call(bytes(64 * MIB), timeout=30)
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_bodies_over_the_limit(gateway: Gateway) -> None:
@@ -243,7 +234,7 @@ def test_bodies_over_the_limit(gateway: Gateway) -> None:
     assert str(LIMIT) in status_of(reply)
     with gateway.call() as call, pytest.raises(grpc.RpcError) as caught:
         call(body, timeout=30)
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     # Announced, and never sent: refused before it is read.
     with socket.create_connection(("127.0.0.1", gateway.http_port), 20) as connection:
         connection.sendall(head(10 * 1024 * MIB))
@@ -285,11 +276,11 @@ def test_a_slow_sender_and_many_idle_connections_hold_up_nobody(gateway: Gateway
         page = gateway.daemon.page()
         assert page.value("gpumon_otlp_http_connections") <= 512
         assert sum(page.by("reason", "gpumon_otlp_http_connections_closed_total").values()) >= 400
-    requests = vllm_count(gateway)
+    requests = ok_requests(gateway, "vllm")
     sender = vllm_sender()
     vllm_request(sender)
     eventually(lambda: gateway.post(as_of_now(sender.spans).SerializeToString()).status == 200, "there is room again")
-    eventually(lambda: vllm_count(gateway) == requests + 1, "it is counted")
+    eventually(lambda: ok_requests(gateway, "vllm") == requests + 1, "it is counted")
 
 
 def test_random_bytes_on_both_ports(gateway: Gateway) -> None:
@@ -328,7 +319,7 @@ def test_mutated_requests_are_taken_or_refused_and_break_nothing(gateway: Gatewa
             try:
                 call(bytes(body), timeout=20)
             except grpc.RpcError as error:
-                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]  # noqa: PT017
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # noqa: PT017
 
 
 def test_orphans_by_the_hundred_thousand(gateway: Gateway) -> None:
