@@ -335,13 +335,15 @@ class App:
 
     def _keep_house(self) -> None:
         complaint = ""
-        while not self._stop.wait(self._config.cadence.publish_s):
+        ended = False
+        while not ended:
             try:
                 self._keep_house_once(self._clock.now_s())
             except Exception as error:  # this thread's loop: without it nobody would see a source that hangs
                 if repr(error) != complaint:
                     complaint = repr(error)
                     log.exception("housekeeping=bug detail='said once'")
+            ended = self._stop.wait(self._config.cadence.publish_s)
 
     def _keep_house_once(self, at_s: float) -> None:
         self._runner.watch(at_s)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self, get_args, get_origin
 
 from annotated_types import Ge, Le
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 FLAGS = {
@@ -70,6 +70,12 @@ def _check_listen(text: str) -> str:
     return text
 
 
+def _check_not_empty(text: object) -> object:
+    if text == "":
+        raise ValueError("it is empty")  # pathlib would take it for the working directory
+    return text
+
+
 def _check_path(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("a path has no NUL character")
@@ -119,7 +125,9 @@ class _Expect(NamedTuple):
 
 
 _Listen = Annotated[str, AfterValidator(_check_listen), _Expect("HOST:PORT, [IPV6]:PORT or :PORT")]
-_Path = Annotated[Path, Field(strict=False), AfterValidator(_check_path), _Expect("a path")]
+_Path = Annotated[
+    Path, Field(strict=False), BeforeValidator(_check_not_empty), AfterValidator(_check_path), _Expect("a path")
+]
 _Server = Annotated[str, AfterValidator(_check_server)]
 _Servers = Annotated[
     tuple[_Server, ...],

@@ -2,9 +2,11 @@
 
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from gpumon import catalogue
 from gpumon.catalogue import METRICS
 from gpumon.model import Kind, Metric, Unit
 
@@ -145,3 +147,16 @@ def test_help_and_origin_are_said(metric: Metric) -> None:
     assert "\n" not in metric.help
     assert metric.help == metric.help.strip()
     assert metric.origin
+
+
+def test_every_family_is_named_where_something_is_read_or_counted() -> None:
+    package = Path(catalogue.__file__).parent
+    others = {"catalogue.py", "dcgm_names.py", "otlp_names.py"}  # which only translate names
+    folders = ("doctor", "web")  # which only speak of what others export
+    text = "\n".join(
+        path.read_text()
+        for path in package.rglob("*.py")
+        if path.name not in others and path.relative_to(package).parts[0] not in folders
+    )
+    named = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", text))
+    assert [name for name, value in vars(catalogue).items() if isinstance(value, Metric) and name not in named] == []

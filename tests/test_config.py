@@ -74,6 +74,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         ("log: {level: DEBUG}", 'log.level = "DEBUG" (gpumon.yaml:1): expected one of debug, info, warning, error'),
         ("host: {procfs: 3}", "host.procfs = 3 (gpumon.yaml:1): expected a path"),
         ("host: {procfs: null}", "host.procfs = null (gpumon.yaml:1): expected a path"),
+        ('host: {procfs: ""}', 'host.procfs = "" (gpumon.yaml:1): expected a path: it is empty'),
         ("nvml: {library: ''}", 'nvml.library = "" (gpumon.yaml:1): expected a path or library name, or null'),
         (
             "http: {listen: 9450}",

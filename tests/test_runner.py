@@ -200,6 +200,23 @@ def test_stop_leaves_a_hanging_source_behind_and_what_it_says_later_is_not_heard
     assert live.stored(live.clock.now_s()) == []
 
 
+def test_what_fails_after_its_runner_was_stopped_is_not_heard_either(stand: Stand) -> None:
+    stand.store.put("host", 1000.0, [SAMPLE], 60.0)  # another runner speaks for it by now
+
+    def late(failure: Exception) -> Callable[[float], Iterable[Item]]:
+        def read(_at_s: float) -> Iterable[Item]:
+            stand.runner.stop()
+            stand.health.forget("host")
+            raise failure
+
+        return read
+
+    for failure in (SourceError(Reason.UNAVAILABLE, "gone"), ZeroDivisionError("by the test")):
+        stand.once(Scripted("host", late(failure)))
+        assert stand.stored() == ["host"]
+        assert stand.value("source_up", "host") is None
+
+
 def test_passes_missed_by_a_long_one_are_left_out(live: Stand) -> None:
     gate = threading.Event()
     times: list[float] = []

@@ -107,7 +107,7 @@ def _activity(gpus: Sequence[GpuFacts]) -> Check:
         return check(Status.UNSUPPORTED, "no GPU answers")
     if not with_gpm:
         return check(
-            Status.UNSUPPORTED, f"{_architectures(gpus)} has no GPM (Hopper and newer have): busy time instead"
+            Status.UNSUPPORTED, f"no GPM on {_architectures(gpus)} (data center GPUs from Hopper on): busy time instead"
         )
     rest = (
         f", busy time on {_indices([gpu for gpu in gpus if gpu not in with_gpm])}" if len(with_gpm) < len(gpus) else ""

@@ -2,7 +2,8 @@
 
 Reads whole files with ``pread``. A kept descriptor costs a third of open, read and close; kept ones live in a
 bounded LRU, half of RLIMIT_NOFILE at most, and are dropped when the process or cgroup behind them ends, so that
-the next read opens anew and a reborn pid is seen. Never blocks and never follows a link out of the roots: the last
+the next read opens anew and a reborn pid is seen. What nobody reads any more, as of a process that was watched and
+ended, is closed after a minute. Never blocks and never follows a link out of the roots: the last
 part of a path may not be a link, ``..`` and /proc's own links into other file systems are refused.
 
 Needs no privilege for most files; where one is missing (hidepid, ptrace rights) the answer is DENIED.
@@ -16,6 +17,7 @@ import re
 import resource
 import stat
 import threading
+import time
 from collections import OrderedDict
 
 from gpumon.host.errnos import reason_of
@@ -23,6 +25,8 @@ from gpumon.host.files import ReadError
 from gpumon.model import Reason
 
 MAX_NAMES = 65_536
+IDLE_S = 60.0
+"""A kept descriptor that was not read for so long is closed."""
 _CHUNK = 16_384
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 _FD_LINK = re.compile(r"proc/[0-9]+/fd/[0-9]+", re.ASCII)
@@ -33,18 +37,25 @@ class HostFiles:
     """``host.files.Files`` over real files. Safe to use from several threads at once.
 
     procfs, sysfs, cgroupfs: folders that stand for ``proc/``, ``sys/`` and ``cgroup/``.
-    max_kept: most descriptors kept open.
+    max_kept: most descriptors kept open. idle_s: how long one is kept that nobody reads.
     """
 
     def __init__(
-        self, procfs: str = "/proc", sysfs: str = "/sys", cgroupfs: str = "/sys/fs/cgroup", max_kept: int = 4096
+        self,
+        procfs: str = "/proc",
+        sysfs: str = "/sys",
+        cgroupfs: str = "/sys/fs/cgroup",
+        max_kept: int = 4096,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._roots = {"proc": procfs, "sys": sysfs, "cgroup": cgroupfs}
         soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_kept = max_kept if soft_limit == resource.RLIM_INFINITY else min(max_kept, soft_limit // 2)
+        self._idle_s = idle_s
         self._lock = threading.Lock()
         # A descriptor is taken out while it is read, so no other thread can close or evict it under the reader.
-        self._kept: OrderedDict[str, int] = OrderedDict()
+        # With each goes the steady second of its last reading: the order of the entries is the order of these.
+        self._kept: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     @property
     def kept(self) -> int:
@@ -55,7 +66,7 @@ class HostFiles:
         fd: int | None = None
         if keep:
             with self._lock:
-                fd = self._kept.pop(path, None)
+                fd, _ = self._kept.pop(path, (None, 0.0))
         if fd is None:
             fd = self._open(path)
         try:
@@ -97,7 +108,7 @@ class HostFiles:
         """Close every kept descriptor; a later read opens anew."""
         with self._lock:
             kept, self._kept = self._kept, OrderedDict()
-        for fd in kept.values():
+        for fd, _ in kept.values():
             os.close(fd)
 
     def _absolute(self, path: str) -> str:
@@ -129,14 +140,19 @@ class HostFiles:
     def _keep(self, path: str, fd: int) -> None:
         surplus = []
         with self._lock:
+            now_s = time.monotonic()
             if path in self._kept:  # another thread read the same file meanwhile and was first
                 surplus.append(fd)
             else:
-                self._kept[path] = fd
-            while len(self._kept) > self._max_kept:
-                surplus.append(self._kept.popitem(last=False)[1])
+                self._kept[path] = (fd, now_s)
+            while len(self._kept) > self._max_kept or self._oldest_s() < now_s - self._idle_s:
+                surplus.append(self._kept.popitem(last=False)[1][0])
         for spare in surplus:
             os.close(spare)
+
+    def _oldest_s(self) -> float:
+        """Last reading of the descriptor that was not read for longest."""
+        return next(iter(self._kept.values()))[1]
 
 
 def _read_whole(fd: int, path: str, limit: int) -> bytes:

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 
-from gpumon.ingest.columns import MAX_COUNT, unpack_varints
+from gpumon.ingest.arrays import PACKED_ABOVE
+from gpumon.ingest.columns import MAX_COUNT
 from gpumon.ingest.decode_limits import DecodeLimits
 from gpumon.ingest.records import DROPPED_ATTRIBUTES, Scalar, Value
 
 DROPPED_PREFIXES = ("gen_ai.prompt.", "gen_ai.completion.", "llm.input_messages", "llm.output_messages")
-_PACKED_ABOVE = 16
-"""Int arrays of this many elements or more become numpy arrays."""
 
 Cuts = dict[str, int]
 """``Decoded.truncated``: how many things were cut, by kind."""
@@ -83,7 +82,7 @@ def array_of(elements: Sequence[Scalar | None], size: int, limits: DecodeLimits,
     Ints among doubles are doubles: some SDKs write 1.0 as an int.
     """
     kinds = set(map(type, elements))
-    if kinds == {int} and len(elements) >= _PACKED_ABOVE:
+    if kinds == {int} and len(elements) >= PACKED_ABOVE:
         if size > len(elements):
             cut(cuts, "arrays")
         return np.array(elements, np.int64)
@@ -126,42 +125,6 @@ def read_scalar(value: AnyValue) -> Scalar | None:
     if kind == "bool_value":
         return value.bool_value
     return None
-
-
-def read_packed_ints(array: ArrayValue) -> NDArray[np.int64] | None:
-    """Int array at numpy's speed, exactly; None where an element is anything else than a varint of up to 8 bytes.
-
-    Serialised elements are 0A (length) 18 (varint). They are found by those two tags and then have to link up: the
-    first starts at 0, each ends where the next starts, the last ends with the bytes. That leaves no other reading.
-    """
-    size = len(array.values)
-    if size < _PACKED_ABOVE:
-        return None
-    raw = array.SerializeToString() + bytes(8)
-    end = len(raw) - 8
-    data = np.frombuffer(raw, np.uint8)
-    starts = np.flatnonzero((data[: end - 2] == 0x0A) & (data[2:end] == 0x18))
-    if len(starts) != size or starts[0] != 0:
-        return None
-    widths = data[starts + 1].astype(np.int64) - 1
-    ends = starts + 3 + widths
-    if ends[-1] != end or (ends[:-1] != starts[1:]).any() or widths.min() < 1 or widths.max() > 8:
-        return None
-    overlapping: NDArray[np.uint64] = np.ndarray((end + 1,), np.dtype("<u8"), raw, 0, (1,))
-    words = overlapping[starts + 3]
-    if ((words & _CONTINUATION_MASK[widths]) != _CONTINUATION[widths]).any():
-        return None
-    return unpack_varints(words & _BYTES[widths], int(widths.max())).astype(np.int64)
-
-
-def read_no_ints(array: ArrayValue) -> None:
-    """Stands in for ``read_packed_ints`` where every array is to be read element by element."""
-
-
-_BYTES = np.array([(1 << (8 * width)) - 1 for width in range(9)], np.uint64)
-_CONTINUATION_MASK = _BYTES & np.uint64(0x8080808080808080)
-_CONTINUATION = np.concatenate([np.zeros(1, np.uint64), _CONTINUATION_MASK[:-1]])
-"""By width: the continuation bits of a varint, and what they have to be: set in all but the last byte."""
 
 
 def _read_value(value: AnyValue, limits: DecodeLimits, cuts: Cuts, ints: ArrayReader) -> Value | None:

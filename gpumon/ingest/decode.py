@@ -1,8 +1,8 @@
 """OTLP protobuf bodies to records: traces by the fast path, several requests per pass.
 
 Requests are parsed one by one with span events left as bytes (``schema``); the token events of all of them are then
-decoded together in numpy (``columns``), whose fixed cost per pass is that of some hundred events. What numpy does not
-take (other events, odd encodings, small batches) is parsed by the official classes, so the outcome is always that of
+decoded together in numpy (``columns``; arrays of times likewise, ``arrays``), whose fixed cost per pass is that of some
+hundred events. What numpy does not take (other events, odd encodings, small batches) is parsed by the official classes, so the outcome is always that of
 ``walk``, which the tests hold it to.
 
 Memory: the parse takes about as much as the body, the columns 22 bytes a token; events are read 16,384 at a time. A
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from gpumon.ingest.attributes import read_packed_ints
+from gpumon.ingest.arrays import ArrayGather, read_packed_ints
 from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.failures import unreadable
 from gpumon.ingest.gather import EventGather
@@ -28,8 +28,10 @@ from gpumon.ingest.spans import Resources, SpanReader
 def decode_traces(bodies: Sequence[bytes], limits: DecodeLimits = DEFAULT_LIMITS) -> list[Decoded | DecodeError]:
     """Decode ``ExportTraceServiceRequest`` bodies; one result per body, an error where it cannot be parsed."""
     gather = EventGather(limits)
+    arrays = ArrayGather()
     resources = Resources()
-    readers = [_read_body(body, SpanReader(limits, resources, read_packed_ints), gather) for body in bodies]
+    readers = [_read_body(body, SpanReader(limits, resources, read_packed_ints, arrays), gather) for body in bodies]
+    arrays.finish()
     gather.finish()
     return [
         unreadable(body, "trace") if reader is None or reader in gather.unreadable else reader.finish()

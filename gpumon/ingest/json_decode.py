@@ -11,7 +11,8 @@ from typing import TypeVar
 import msgspec
 
 from gpumon.ingest import json_messages as messages
-from gpumon.ingest.attributes import count_of, cut, index_of, latency_of, read_no_ints, shortened
+from gpumon.ingest.arrays import read_no_ints
+from gpumon.ingest.attributes import count_of, cut, index_of, latency_of, shortened
 from gpumon.ingest.columns import MAX_ATTRIBUTES
 from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.json_values import (

@@ -8,7 +8,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from gpumon.ingest import json_messages as messages
 from gpumon.ingest import json_values
-from gpumon.ingest.attributes import cut, read_attributes, read_no_ints, read_scalar, shortened
+from gpumon.ingest.arrays import read_no_ints
+from gpumon.ingest.attributes import cut, read_attributes, read_scalar, shortened
 from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.failures import unreadable
 from gpumon.ingest.json_decode import read_json, read_request, read_resource

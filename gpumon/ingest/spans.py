@@ -71,11 +71,15 @@ class Resources:
 class SpanReader:
     """Reads the spans of one request body into ``decoded``; ``finish`` completes it."""
 
-    def __init__(self, limits: DecodeLimits, resources: Resources, ints: ArrayReader) -> None:
+    def __init__(
+        self, limits: DecodeLimits, resources: Resources, ints: ArrayReader, arrays: ArrayGather | None = None
+    ) -> None:
+        """ints: reads int arrays; arrays: those of spans, instead."""
         self.decoded = Decoded()
         self._limits = limits
         self.resources = resources
         self._ints = ints
+        self._arrays = arrays
         self._steps = Steps()
         self._scopes_left = limits.max_scopes
         self._spans_left = limits.max_spans + limits.max_steps
@@ -194,7 +198,7 @@ class SpanReader:
             start_ns,
             end_ns,
             known(span.status.code, 2),
-            read_attributes(attributes, limits, limits.max_attributes, cuts, self._ints) if attributes else {},
+            self._read_attributes(attributes) if attributes else {},
             dropped_events=span.dropped_events_count,
             links=self._read_links(span),
         )
@@ -230,6 +234,27 @@ class SpanReader:
         self.saw_all = False
         cut(self.decoded.rejected, reason, len(messages) - most)
         return messages[:most]
+
+    def _read_attributes(self, pairs: Sequence[KeyValue]) -> dict[str, Value]:
+        limits, cuts, arrays = self._limits, self.decoded.truncated, self._arrays
+        if arrays is None:
+            return read_attributes(pairs, limits, limits.max_attributes, cuts, self._ints)
+        before = cuts.copy()
+        found = read_attributes(pairs, limits, limits.max_attributes, cuts, arrays)
+        if arrays.has_new:
+            own = {what: number - before.get(what, 0) for what, number in cuts.items() if number != before.get(what)}
+            arrays.owned_by(partial(self._read_again, pairs, found, own))
+        return found
+
+    def _read_again(self, pairs: Sequence[KeyValue], found: dict[str, Value], cut_before: Mapping[str, int]) -> None:
+        """Attributes once more, each array by itself. cut_before: what was cut the first time."""
+        limits, cuts = self._limits, self.decoded.truncated
+        for what, number in cut_before.items():
+            cuts[what] -= number
+            if not cuts[what]:
+                del cuts[what]
+        found.clear()
+        found.update(read_attributes(pairs, limits, limits.max_attributes, cuts, self._ints))
 
     def _read_links(self, span: trace_pb2.Span) -> tuple[tuple[bytes, bytes], ...]:
         links = span.links

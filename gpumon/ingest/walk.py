@@ -6,7 +6,8 @@ import numpy as np
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from gpumon.ingest.attributes import count_of, cut, latency_of, read_no_ints, read_scalar
+from gpumon.ingest.arrays import read_no_ints
+from gpumon.ingest.attributes import count_of, cut, latency_of, read_scalar
 from gpumon.ingest.columns import MAX_ATTRIBUTES
 from gpumon.ingest.decode_limits import DEFAULT_LIMITS, DecodeLimits
 from gpumon.ingest.failures import unreadable

@@ -179,7 +179,10 @@ class GpuFast:
         if (memory := ask(at_s, "memory", nvml.memory, device)) is not None:
             self._memory(row, memory.total, memory.used, memory.free, memory.reserved)
         if (degrees := ask(at_s, "temperature", nvml.temperature, device)) is not None:
-            row[Column.TEMPERATURE] = float(degrees) if -50 <= degrees <= 150 else self._refuse("temperature")
+            # -1 is what all ones, NVML's "none", are in a signed number.
+            row[Column.TEMPERATURE] = (
+                float(degrees) if -50 <= degrees <= 150 and degrees != -1 else self._refuse("temperature")
+            )
         self._read_fields(at_s, row)
         if (
             row[Column.POWER_AVERAGE] is None

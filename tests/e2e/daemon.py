@@ -135,11 +135,13 @@ class Daemon:
         return self.process.wait(within_s)
 
 
-def run_to_end(arguments: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run_to_end(
+    arguments: Sequence[str], env: Mapping[str, str] | None = None, options: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """A command of gpumon that ends by itself."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "gpumon", *arguments],
-        env={**(env or os.environ), "PYTHONPATH": str(ROOT), **ALONE},
+        env={**(env or os.environ), "PYTHONPATH": str(ROOT), **ALONE, **(options or {})},
         capture_output=True,
         text=True,
         timeout=30,

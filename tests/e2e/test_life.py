@@ -25,6 +25,19 @@ def test_a_port_in_use_is_one_clear_line_and_status_1() -> None:
     assert done.stdout == ""
 
 
+def test_a_receivers_port_in_use_is_one_clear_line_and_ends_it_in_order(node: FakeNode) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flags in (["--otlp-http", address, "--otlp-grpc", "127.0.0.1:0"], ["--otlp-grpc", address]):
+            others = [] if len(flags) == 4 else ["--otlp-http", "127.0.0.1:0"]
+            on = {"GPUMON_OTLP__ENABLED": "true"}
+            done = run_to_end(["run", "--listen", "127.0.0.1:0", *flags, *others], node.env(), on)
+            assert done.returncode == 1
+            (line,) = [line for line in done.stderr.splitlines() if line.startswith("gpumon: ")]
+            assert line.startswith(f"gpumon: cannot listen on {address} for OTLP/")
+            assert "Traceback" not in done.stderr
+
+
 def test_sigterm_and_sigint_end_it_in_order(node: FakeNode, start: Start) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         daemon = start(node)
@@ -119,6 +132,12 @@ def test_sighup_takes_a_good_configuration_and_keeps_it_over_a_bad_one(
         return _rate(daemon, "gpumon_gpu_samples_total", 1.5) > 15
 
     eventually(rate, "twenty samples a second")
+
+    file.write_text("cadence:\n  fast_s: 0.05\nlog:\n  format: json\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    eventually(lambda: '"message": "reload=taken"' in daemon.log, "the log changes its form")
+    eventually(lambda: daemon.page().value(stamp) > second_s, "the page says when, again")
+    second_s = daemon.page().value(stamp)
 
     for wrong in ("cadence:\n  fast_s: -1\n", "cadence: [", "http:\n  ui: false\n", "no_such: {}\n"):
         file.write_text(wrong)

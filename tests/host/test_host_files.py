@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,6 +152,22 @@ def test_kept_descriptors_stay_within_the_bound(files: HostFiles, tree: Path) ->
             assert files.read(f"proc/{i}", keep=True) == str(i).encode()
     assert files.kept == 4
     assert open_descriptors() == before + 4
+    files.close()
+    assert open_descriptors() == before
+
+
+def test_a_descriptor_that_nobody_reads_any_more_is_closed_while_others_are_read(tree: Path) -> None:
+    for name in ("ended", "alive"):
+        (tree / "proc" / name).write_bytes(b"1")
+    files = HostFiles(str(tree / "proc"), idle_s=0.02)
+    before = open_descriptors()
+    files.read("proc/ended", keep=True)
+    time.sleep(0.03)
+    files.read("proc/alive", keep=True)
+    assert files.kept == 1
+    assert open_descriptors() == before + 1
+    (tree / "proc" / "ended").write_bytes(b"2")
+    assert files.read("proc/ended", keep=True) == b"2"
     files.close()
     assert open_descriptors() == before
 

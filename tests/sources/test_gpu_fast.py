@@ -180,6 +180,7 @@ def test_one_field_that_says_gone_is_as_good_as_all(code: Code) -> None:
         ("memory", Memory(0, 0, 0, 0), {Column.MEMORY_USED, Column.MEMORY_FREE, Column.MEMORY_RESERVED}, "memory"),
         ("memory", Memory(GIB, 0, 0, 2**64 - 1), {Column.MEMORY_RESERVED}, "memory_reserved"),
         ("temperature", -300, {Column.TEMPERATURE}, "temperature"),
+        ("temperature", -1, {Column.TEMPERATURE}, "temperature"),  # all ones, read as a signed number
         ("temperature", 2**31 - 1, {Column.TEMPERATURE}, "temperature"),
     ],
 )
