@@ -39,8 +39,15 @@ from tests.fakenvml.controller import FakeNode
 
 CONNECTIONS = 8
 WARM_UP_S = 1.0
-SIZES = {6400: (100, 64), 256: (4, 64)}
-"""Tokens of a request: spans, and tokens of each."""
+LOADS = {
+    "events_100x64": ingest_load.events(100, 64),
+    "events_25x256": ingest_load.events(25, 256),
+    "events_1x256": ingest_load.events(1, 256),
+    "compact_25x256": ingest_load.compact(25, 256),
+}
+"""OTLP requests: inference requests in each, and tokens of each of those."""
+BESIDE = "events_25x256"
+"""The load while something else is measured."""
 BARS = {
     "events_256": 0.6e6,
     "compact_256": 5e6,
@@ -165,8 +172,7 @@ def over_the_wire(gateway: Gateway, seconds: float, rounds: int) -> dict[str, ob
     found: dict[str, object] = {}
     ports = {"grpc": gateway.grpc_port, "http": gateway.http_port}
     with rotel() as (peer, peer_ports):
-        for tokens, (spans, each) in SIZES.items():
-            template = ingest_load.events(spans, each)
+        for name, template in LOADS.items():
             for transport in ports:
                 ours, theirs = [], []
                 for _ in range(rounds):
@@ -174,9 +180,9 @@ def over_the_wire(gateway: Gateway, seconds: float, rounds: int) -> dict[str, ob
                         measure(gateway.daemon.process.pid, Sender(transport, ports[transport], template), seconds)
                     )
                     theirs.append(measure(peer, Sender(transport, peer_ports[transport], template), seconds))
-                line = {name: statistics.median(one[name] for one in ours) for name in ours[0]}
+                line = {key: statistics.median(one[key] for one in ours) for key in ours[0]}
                 cost_ns = statistics.median(one["cpu_ns_per_token"] for one in theirs)
-                found[f"{transport}_{tokens}"] = line | {
+                found[f"{transport}_{name}"] = line | {
                     "tokens_per_cpu_s": round(1e9 / line["cpu_ns_per_token"]),
                     "rotel_cpu_ns_per_token": cost_ns,
                     "rotel_ratio": round(line["cpu_ns_per_token"] / cost_ns, 2),
@@ -188,7 +194,7 @@ def over_the_wire(gateway: Gateway, seconds: float, rounds: int) -> dict[str, ob
 def beside_ingest(gateway: Gateway, seconds: float) -> dict[str, object]:
     """Scrapes, sweeps and memory while tokens arrive."""
     daemon = gateway.daemon
-    template = ingest_load.events(100, 64)
+    template = LOADS[BESIDE]
     idle = scrapes_ms(daemon, seconds)
     with Sender("http", gateway.http_port, template, 500_000) as sender:
         wait(WARM_UP_S)

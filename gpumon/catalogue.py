@@ -1387,3 +1387,19 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     group: METRICS[start:end] for group, start, end in zip(_FIRST_OF_GROUP, _STARTS, [*_STARTS[1:], None], strict=True)
 }
 """The same, by the sections of this file: the chapters of the docs."""
+
+WITHOUT_HISTORY: frozenset[Metric] = frozenset(
+    {
+        GPU_FIELD_SUPPORTED,
+        GPU_CLOCK_MAX,
+        GPU_POWER_LIMIT,
+        GPU_TEMPERATURE_LIMIT,
+        GPU_TEMPERATURE_MARGIN_LIMIT,
+        GPU_XID_ERRORS,
+        GPU_XID_LAST,
+        *GROUPS["token traces in"],
+        *GROUPS["forwarding and OTLP out"],
+        *GROUPS["gpumon itself"],
+    }
+)
+"""Families of whose past the store keeps nothing: what hardly changes, and gpumon's own. Half of all series."""

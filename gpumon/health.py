@@ -151,7 +151,7 @@ class Health:
                 yield Sample(catalogue.SOURCE_LAST_SUCCESS, labels, self._to_unix(account.last_success_s))
             for reason in Reason:
                 if reason is not Reason.UNSUPPORTED:
-                    yield Sample(catalogue.SOURCE_ERRORS, (source, reason.value), account.errors[reason])
+                    yield Sample(catalogue.SOURCE_ERRORS, (source, reason.value), float(account.errors[reason]))
 
 
 def _is_stuck(account: _Account, at_s: float) -> bool:

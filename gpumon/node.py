@@ -116,4 +116,4 @@ class Node:
     def own_samples(self) -> Iterator[Sample]:
         """Rows and messages that the sampler could not hand over."""
         with self._lock:
-            yield Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), self._backlog)
+            yield Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), float(self._backlog))

@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumon.catalogue import HISTORY_SERIES, SAMPLES_REJECTED, SERIES, SERIES_DROPPED
+from gpumon.catalogue import HISTORY_SERIES, SAMPLES_REJECTED, SERIES, SERIES_DROPPED, WITHOUT_HISTORY
 from gpumon.history import History
 from gpumon.model import Distribution, Kind, Metric, Reason, Rejection, Sample
 
@@ -81,7 +81,7 @@ class View:
 
         Copies, taken under the store's lock. Points newer than the view are never in it; the oldest ones may be
         gone if the store went on meanwhile, for the rings do not stand still. Empty for a series without history:
-        unknown, vanished, a histogram, an info, or past the number of series with history.
+        unknown, vanished, a histogram, an info, of a family in catalogue.WITHOUT_HISTORY, or past the number of series with history.
         """
         return self._history.window((metric, labels), since_s, self.at_s)
 
@@ -221,7 +221,7 @@ class Store:
         rows = [
             (position, self._history.slot(key))
             for position, key in enumerate(claimed)
-            if key[0].kind in (Kind.GAUGE, Kind.COUNTER)
+            if key[0].kind in (Kind.GAUGE, Kind.COUNTER) and key[0] not in WITHOUT_HISTORY
         ]
         kept = [(position, slot) for position, slot in rows if slot is not None]
         owned = _Owned(

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from gpumon import catalogue
 from gpumon.catalogue import (
     GPU_CLOCK,
     GPU_FAN,
@@ -446,3 +447,24 @@ class StoreAgainstLists(RuleBasedStateMachine):
 
 StoreAgainstLists.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestStoreAgainstLists = StoreAgainstLists.TestCase
+
+
+def test_what_hardly_changes_and_gpumons_own_keep_no_past() -> None:
+    store = Store()
+    labels = ("0", "GPU-a")
+    for at_s in (1.0, 2.0):
+        store.put(
+            "gpu",
+            at_s,
+            [
+                Sample(catalogue.GPU_POWER_LIMIT, (*labels, "enforced"), 700.0),
+                Sample(catalogue.SOURCE_UP, ("host",), 1.0),
+                Sample(catalogue.GPU_SM_ACTIVE, labels, at_s / 10),
+            ],
+            10.0,
+        )
+    view = store.view(2.0)
+    assert view.window(catalogue.GPU_SM_ACTIVE, labels, 0.0)[1].tolist() == [0.1, 0.2]
+    assert view.window(catalogue.GPU_POWER_LIMIT, (*labels, "enforced"), 0.0)[1].tolist() == []
+    assert view.window(catalogue.SOURCE_UP, ("host",), 0.0)[1].tolist() == []
+    assert view.value(catalogue.GPU_POWER_LIMIT, (*labels, "enforced")) == 700.0

@@ -77,5 +77,5 @@ def conclude(config: Config, files: Files, around: Surroundings, facts: NvmlFact
         uid=around.uid,
         capabilities=own.capabilities,
         container=is_contained(files, around),
-        essential="vmstat" if facts is None else "nvml",
+        essential=("vmstat",) if facts is None else ("nvml", "gpus"),
     )

@@ -85,8 +85,8 @@ class Report:
     uid: int
     capabilities: tuple[str, ...]
     container: bool
-    essential: str
-    """Id of the check without which nothing useful works."""
+    essential: tuple[str, ...]
+    """Ids of the checks without any of which nothing useful works."""
 
     @property
     def problems(self) -> tuple[Check, ...]:
@@ -94,7 +94,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        if any(check.id == self.essential and check.status is Status.MISSING for check in self.checks):
+        if any(check.id in self.essential and check.status is Status.MISSING for check in self.checks):
             return 3
         return 1 if self.problems else 0
 

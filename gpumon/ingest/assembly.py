@@ -4,7 +4,7 @@ A request is complete ``grace_s`` after its own span came (servers send parents 
 moment later), or after ``ttl_s`` without news, then with outcome ``incomplete``: of such a record start and end only
 bound what was seen, and are no duration. Every span left out is counted by reason. Memory at the default limits: 40
 bytes per waiting step, about 0.5 kB per other waiting span, 1.5 kB per trace, 0.1 kB per remembered span id: at most
-42 + 66 + 25 + 13 MB, of which a node with 64 open requests uses 3; beyond, the trace longest without news goes first,
+42 + 66 + 25 + 5 MB, of which a node with 64 open requests uses 3; beyond, the trace longest without news goes first,
 completed if its request's span has come, else dropped.
 
 ``add`` and ``tick`` belong to one thread; ``samples`` and the ``open_…`` methods may be called from another.
@@ -124,19 +124,19 @@ class Assembler:
     def samples(self) -> Iterator[Sample]:
         """Spans received and dropped, values refused, what waits, clock skew, evaluations."""
         for server, received in dict(self._received).items():
-            yield Sample(catalogue.SPANS_RECEIVED, (server,), received)
+            yield Sample(catalogue.SPANS_RECEIVED, (server,), float(received))
         for reason, dropped in dict(self._dropped).items():
-            yield Sample(catalogue.SPANS_DROPPED, (reason,), dropped)
+            yield Sample(catalogue.SPANS_DROPPED, (reason,), float(dropped))
         for key, refused in dict(self._reading.gate.refused).items():
-            yield Sample(catalogue.SPAN_VALUES_REJECTED, key, refused)
+            yield Sample(catalogue.SPAN_VALUES_REJECTED, key, float(refused))
         waiting = self._waiting
         for kind, pieces in (("traces", len(waiting)), ("spans", waiting.spans), ("steps", waiting.steps)):
-            yield Sample(catalogue.SPANS_WAITING, (kind,), pieces)
+            yield Sample(catalogue.SPANS_WAITING, (kind,), float(pieces))
         for server, skewed in dict(self._completion.skewed).items():
-            yield Sample(catalogue.REQUESTS_SKEWED, (server,), skewed)
+            yield Sample(catalogue.REQUESTS_SKEWED, (server,), float(skewed))
             yield Sample(catalogue.REQUEST_CLOCK_SKEW, (server,), self._completion.skew_s[server])
         for state in STATES:
-            yield Sample(catalogue.EVALUATIONS, (state,), self.evaluations.counts[state])
+            yield Sample(catalogue.EVALUATIONS, (state,), float(self.evaluations.counts[state]))
 
     def _add_steps(self, steps: StepColumns, peer: str, at_s: float, late_ns: int, future_ns: int) -> None:
         number = len(steps.span_ids)

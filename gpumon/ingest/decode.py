@@ -1,9 +1,9 @@
 """OTLP protobuf bodies to records: traces by the fast path, several requests per pass.
 
 Requests are parsed one by one with span events left as bytes (``schema``); the token events of all of them are then
-decoded together in numpy (``columns``; arrays of times likewise, ``arrays``), whose fixed cost per pass is that of some
-hundred events. What numpy does not take (other events, odd encodings, small batches) is parsed by the official classes, so the outcome is always that of
-``walk``, which the tests hold it to.
+decoded together in numpy (``columns``), and so are int arrays (``arrays``): numpy's fixed cost per pass is that of some
+hundred events. What numpy does not take (other events, odd encodings, small batches) is parsed by the official classes,
+so the outcome is always that of ``walk``, which the tests hold it to.
 
 Memory: the parse takes about as much as the body, the columns 22 bytes a token; events are read 16,384 at a time. A
 body of nothing but empty messages is the worst: upb takes some 32 bytes for each of them (2 GiB for 64 MiB), before

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 
 class Seen:
-    """Remembers the last ``size`` spans, at about 100 bytes each."""
+    """Remembers the last ``size`` spans, at about 80 bytes each. Exporters repeat for 10 s: 6,500 spans/s by default."""
 
-    def __init__(self, size: int = 131_072) -> None:
+    def __init__(self, size: int = 65_536) -> None:
         self._size = size
         self._hashes: dict[int, None] = {}
 

@@ -223,8 +223,8 @@ class Collectives:
     def samples(self) -> Iterator[Sample]:
         """Counters since the start."""
         for key, operations in dict(self._operations).items():
-            yield Sample(catalogue.COLLECTIVES, key, operations)
+            yield Sample(catalogue.COLLECTIVES, key, float(operations))
             yield Sample(catalogue.COLLECTIVE_SECONDS, key, self._seconds[key] / 1e9)
-            yield Sample(catalogue.COLLECTIVE_BYTES, key, self._bytes[key])
+            yield Sample(catalogue.COLLECTIVE_BYTES, key, float(self._bytes[key]))
         for reason, dropped in dict(self._dropped).items():
-            yield Sample(catalogue.COLLECTIVE_RECORDS_DROPPED, (reason,), dropped)
+            yield Sample(catalogue.COLLECTIVE_RECORDS_DROPPED, (reason,), float(dropped))

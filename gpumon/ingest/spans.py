@@ -5,14 +5,16 @@ Both protobuf decoders read spans through this; the JSON decoder shares all of i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1 import resource_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
+from gpumon.ingest.arrays import ArrayGather
 from gpumon.ingest.attributes import (
     ArrayReader,
     count_of,

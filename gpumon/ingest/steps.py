@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 
 from gpumon.ingest.records import Resource, Scope, StepColumns
 
-
-class _Group:
-    __slots__ = ("counted", "counts", "ends", "indexed", "indices", "key", "span_ids", "starts")
-
-    def __init__(self, key: _Key) -> None:
-        self.key = key
-        self.span_ids: list[bytes] = []
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self.indices: list[int] = []
-        self.counts: list[int] = []
-        self.indexed = True
-        """Whether every step has told its number."""
-        self.counted = False
-        """Whether any step has another number of tokens than one."""
+_WIDTH = 5
+"""Values of a step: span id, start, end, number, tokens."""
+_Key = tuple[bytes, bytes, str]
+"""Trace, parent and name."""
+_Rows = list[bytes | int]
+"""The values of a group's steps, one step after the other: groups are often of one step."""
 
 
-_Key = tuple[Resource, Scope, str, bytes, bytes]
-_Below = dict[tuple[bytes, bytes, str], _Group]
-"""Groups by trace, parent and name."""
+class _Place:
+    """Groups of one resource and scope."""
+
+    __slots__ = ("counted", "groups", "resource", "scope", "unnumbered")
+
+    def __init__(self, resource: Resource, scope: Scope) -> None:
+        self.resource = resource
+        self.scope = scope
+        self.groups: dict[_Key, _Rows] = {}
+        self.unnumbered: set[_Key] = set()
+        """Groups with a step that has not told its number."""
+        self.counted: set[_Key] = set()
+        """Groups with a step of another number of tokens than one."""
 
 
 class Steps:
@@ -37,11 +36,9 @@ class Steps:
 
     def __init__(self) -> None:
         self.size = 0
-        self._groups: dict[tuple[int, Scope], _Below] = {}
-        self._resource: Resource | None = None
-        self._scope: Scope | None = None
-        self._below: _Below = {}
-        """Of the resource and scope of the last step added: steps come one scope after the other."""
+        self._places: dict[tuple[int, Scope], _Place] = {}
+        self._place: _Place | None = None
+        """Of the last step added: steps come one scope after the other."""
 
     def add(
         self,
@@ -54,51 +51,59 @@ class Steps:
         count: int | None,
     ) -> None:
         """Add a span with its ``ids`` (trace, span, parent), start and end; None: it did not tell."""
+        place = self._place
+        if place is None or resource is not place.resource or scope is not place.scope:
+            place = self._place = self._place_of(resource, scope)
         trace_id, span_id, parent_id = ids
-        if resource is not self._resource or scope is not self._scope:
-            self._resource, self._scope = resource, scope
-            self._below = self._groups.setdefault((id(resource), scope), {})
-        group = self._below.get((trace_id, parent_id, name))
-        if group is None:
-            group = self._below[trace_id, parent_id, name] = _Group((resource, scope, name, trace_id, parent_id))
+        key = (trace_id, parent_id, name)
         self.size += 1
-        group.span_ids.append(span_id)
-        group.starts.append(times[0])
-        group.ends.append(times[1])
         if index is None:
-            group.indexed = False
+            place.unnumbered.add(key)
             index = 0
-        group.indices.append(index)
         if count is None:
             count = 1
         elif count != 1:
-            group.counted = True
-        group.counts.append(count)
+            place.counted.add(key)
+        rows = place.groups.get(key)
+        if rows is None:
+            place.groups[key] = [span_id, *times, index, count]
+        else:
+            rows += (span_id, *times, index, count)
 
     def columns(self) -> list[StepColumns]:
-        """One entry per group. The arrays are slices of one per column: groups are often of one span."""
-        groups = [group for below in self._groups.values() for group in below.values()]
-        starts, ends, indices = (self._joined(groups, name) for name in ("starts", "ends", "indices"))
-        counts = np.fromiter(chain.from_iterable(group.counts for group in groups), np.int32, self.size)
-        return [
-            StepColumns(
-                *group.key,
-                tuple(group.span_ids),
-                starts[first:last],
-                ends[first:last],
-                indices[first:last] if group.indexed else None,
-                counts[first:last] if group.counted else None,
-            )
-            for group, first, last in _ranges(groups)
-        ]
+        """One entry per group. The arrays are slices of one per column."""
+        if not self.size:
+            return []
+        values = list(chain.from_iterable(rows for place in self._places.values() for rows in place.groups.values()))
+        span_ids = values[::_WIDTH]
+        starts, ends, indices = (np.array(values[column::_WIDTH], np.int64) for column in (1, 2, 3))
+        counts = np.array(values[4::_WIDTH], np.int32)
+        columns = []
+        first = 0
+        for place in self._places.values():
+            for key, rows in place.groups.items():
+                trace_id, parent_id, name = key
+                last = first + len(rows) // _WIDTH
+                columns.append(
+                    StepColumns(
+                        place.resource,
+                        place.scope,
+                        name,
+                        trace_id,
+                        parent_id,
+                        tuple(span_ids[first:last]),  # type: ignore[arg-type]  # this column is of bytes
+                        starts[first:last],
+                        ends[first:last],
+                        None if key in place.unnumbered else indices[first:last],
+                        counts[first:last] if key in place.counted else None,
+                    )
+                )
+                first = last
+        return columns
 
-    def _joined(self, groups: list[_Group], name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.fromiter(chain.from_iterable(map(attrgetter(name), groups)), np.int64, self.size)
-
-
-def _ranges(groups: list[_Group]) -> Iterator[tuple[_Group, int, int]]:
-    first = 0
-    for group in groups:
-        last = first + len(group.span_ids)
-        yield group, first, last
-        first = last
+    def _place_of(self, resource: Resource, scope: Scope) -> _Place:
+        place = self._places.get((id(resource), scope))
+        if place is None:
+            place = self._places[id(resource), scope] = _Place(resource, scope)
+        place.scope = scope
+        return place

@@ -282,6 +282,7 @@ class Supervisor:
                 self._stuck.discard(worker.uuid)
                 if not worker.lost:
                     self._channel.send("gpu_back", str(worker.uuid), str(worker.index))
+                    worker.read_all_again()  # all that it told was dropped when it hung
         if self._xid_since_s is not None and now_s - self._xid_since_s > self._plan.stuck_after_s + XID_WAIT_MS / 1e3:
             self._xid_since_s = None  # said once
             miss = Miss("xid events", Reason.TIMEOUT, "a call is still under way")

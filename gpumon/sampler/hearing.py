@@ -1,7 +1,8 @@
 """What the sampler says, brought to those who want to hear it: rows of the ring and messages, one after another.
 
 Outlives the sampler's processes: totals go on, GPUs that were there once are told absent. Whatever a process said is
-taken back when it ends, since nothing stale may look live. Used by the link's thread alone.
+taken back when it ends, and when it loses the driver, since nothing stale may look live. Used by the link's thread
+alone.
 """
 
 from __future__ import annotations
@@ -82,8 +83,11 @@ class Hearing:
 
     def end(self) -> None:
         """The process is no more: take back what it said."""
-        owners, self._owners = self._owners, set()
         self._slots = {}
+        self._take_back()
+
+    def _take_back(self) -> None:
+        owners, self._owners = self._owners, set()
         for owner in owners:
             self._listener.drop(owner)
         for uuid in self._gpus:
@@ -106,7 +110,7 @@ class Hearing:
             activity = self._activity[uuid]
             for row in rows:
                 activity.add(row.at_ns, row.values)
-            if not rows or uuid in self._absent:
+            if not rows or uuid in self._absent or self.state != "running":
                 continue
             owner = f"gpu_fast/{slot:02d}/{uuid}"
             self._put(owner, at_s, activity.samples(self._clock.to_unix), ttl_s)
@@ -171,7 +175,9 @@ class Hearing:
         if state == "running":
             if changed:
                 log.info("nvml=running gpus=%d", len(self._slots))
-        elif changed:
+            return
+        self._take_back()
+        if changed:
             log.warning("nvml=%s detail=%r advice=%r", state, detail, advice)
 
     def _hear_gpu_lost(self, uuid: str, gpu: str, detail: str) -> None:

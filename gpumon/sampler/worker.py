@@ -30,6 +30,8 @@ from gpumon.sources.gpu_ring import RING
 from gpumon.sources.gpu_state import GpuState
 from gpumon.sources.mig import Mig
 
+STAGGER_S = 0.0004
+"""Between the ticks of two GPUs: about what a row takes."""
 BLANKS_MEAN_LOST = 20
 """Rows in a row without a single reading after which the GPU counts as lost."""
 
@@ -82,6 +84,9 @@ class GpuWorker:
     _previous_s: float | None = None
     _processes_at_s: float = 0.0
     _blanks: int = 0
+    _all_again: bool = False
+    _quiet_until_s: dict[str, float] = field(default_factory=dict)
+    """By owner, when an empty batch is next worth a message."""
     _under_way: str = GpuFast.name
     _past_calls: dict[str, list[int]] = field(default_factory=dict)
     """Durations of the calls to earlier devices: one that comes back is a new one."""
@@ -102,6 +107,10 @@ class GpuWorker:
             return not self._thread.is_alive()
         return True
 
+    def read_all_again(self) -> None:
+        """Let every pass be due at the next tick: what was told before is forgotten. From any thread."""
+        self._all_again = True
+
     def hangs_in(self, now_s: float, after_s: float) -> str | None:
         """Function that has been under way for longer than ``after_s``. From any thread."""
         finding_ns, device = self._finding_ns, self.device
@@ -120,9 +129,13 @@ class GpuWorker:
             add_calls(totals, device.calls.durations)
 
     def run(self) -> None:
-        """Tick on the grid of the fast cadence; ticks missed by a slow call are left out, not made up for."""
+        """Tick on the grid of the fast cadence; ticks missed by a slow call are left out, not made up for.
+
+        The grid is the node's, each GPU a little after the one before: a core that was just woken for one GPU reads the
+        next one's row for a tenth of what it costs after a rest (docs/BENCHMARKS.md).
+        """
         step = self.plan.fast_s
-        due = time.monotonic()
+        due = (time.monotonic() // step + 1) * step + self.slot * STAGGER_S % step
         try:
             while not self._stop.wait(max(0.0, due - time.monotonic())):
                 try:
@@ -144,6 +157,12 @@ class GpuWorker:
         self._under_way = GpuFast.name
         if self.device is None and not self._find(at_s):
             return
+        if self._all_again:
+            self._all_again = False
+            self._quiet_until_s.clear()
+            self._processes_at_s = at_s
+            for due in self._dues:
+                due.at_s = at_s
         try:
             self._read_row(at_s)
             for due in self._dues:
@@ -195,7 +214,11 @@ class GpuWorker:
         elif source is self._inventory:
             self._tell_identity()
         took_s = time.monotonic() - began
-        send_batch(self.channel, source.name, self._owner(source.name), at_s, every_s, took_s, items)
+        owner = self._owner(source.name)
+        # A GPU without MIG has nothing to say of it every second: that is said at the slow cadence.
+        if items or at_s >= self._quiet_until_s.get(owner, 0.0):
+            send_batch(self.channel, source.name, owner, at_s, every_s, took_s, items)
+            self._quiet_until_s[owner] = 0.0 if items else at_s + self.plan.slow_s
 
     def _tell_identity(self) -> None:
         assert self._inventory is not None

@@ -141,7 +141,7 @@ class GpuActivity:
             value = last[column]
             if value == value:
                 yield Sample(metric, labels + extra, value)
-        yield Sample(catalogue.GPU_SAMPLES, labels, self._rows)
+        yield Sample(catalogue.GPU_SAMPLES, labels, float(self._rows))
         yield Sample(catalogue.GPU_LAST_SAMPLE, labels, to_unix(self._last_ns / 1e9))
         mask = last[Column.REASONS]
         for reason, bit, column_ in _REASONS:

@@ -62,13 +62,13 @@ class HostSource:
             return
         for key, metric, labels in _VMSTAT_SERIES:
             if key in counts:
-                yield Sample(metric, labels, counts[key])
+                yield Sample(metric, labels, float(counts[key]))
         if "pgfault" in counts and "pgmajfault" in counts:
             minor = counts["pgfault"] - counts["pgmajfault"]  # pgfault counts both kinds
             if minor < 0:
                 yield Rejection("vmstat_pgfault", Reason.OUT_OF_RANGE)
             else:
-                yield Sample(catalogue.HOST_PAGE_FAULTS, ("minor",), minor)
+                yield Sample(catalogue.HOST_PAGE_FAULTS, ("minor",), float(minor))
 
     def _pressure(self) -> Iterator[Item]:
         for resource in ("cpu", "memory", "io"):
@@ -109,7 +109,7 @@ class HostSource:
             yield Miss(f"node {node} numastat", err.reason, err.detail)
             return
         for key, count in counts.items():
-            yield Sample(catalogue.HOST_NUMA_PAGES, (str(node), _NUMASTAT_EVENTS[key]), count)
+            yield Sample(catalogue.HOST_NUMA_PAGES, (str(node), _NUMASTAT_EVENTS[key]), float(count))
 
     def _node_memory(self, node: int) -> Iterator[Item]:
         try:
@@ -154,4 +154,4 @@ def _memory(node: int, total: int | None, free: int | None, file: int | None) ->
         yield Rejection("host_memory", Reason.OUT_OF_RANGE)
         return
     for state, size in (("used", used), ("file", file), ("free", free)):
-        yield Sample(catalogue.HOST_MEMORY, (str(node), state), size)
+        yield Sample(catalogue.HOST_MEMORY, (str(node), state), float(size))

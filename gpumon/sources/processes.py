@@ -200,11 +200,11 @@ def most_gpu_memory(targets: Sequence[Target], limit: int) -> list[Target]:
 
 
 def _samples(labels: tuple[str, ...], watched: _Watched, stat: Stat) -> Iterator[Sample]:
-    yield Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "major"), stat.major_faults)
-    yield Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "minor"), stat.minor_faults)
+    yield Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "major"), float(stat.major_faults))
+    yield Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "minor"), float(stat.minor_faults))
     yield Sample(catalogue.PROCESS_CPU_SECONDS, labels, stat.cpu_ticks / TICKS_PER_SECOND)
-    yield Sample(catalogue.PROCESS_THREADS, labels, stat.threads)
+    yield Sample(catalogue.PROCESS_THREADS, labels, float(stat.threads))
     for metric, extra, value in watched.slow:
-        yield Sample(metric, labels + extra, value)
+        yield Sample(metric, labels + extra, float(value))
     if watched.runqueue_known:
         yield Sample(catalogue.PROCESS_RUNQUEUE_SECONDS, labels, watched.runqueue.total_ns / 1e9)

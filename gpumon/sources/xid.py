@@ -145,6 +145,6 @@ class XidLedger:
     def _of_gpu(self, gpu: KnownGpu, accounts: dict[str, _Account]) -> Iterator[Sample]:
         for xid, account in accounts.items():
             labels = (gpu.gpu, gpu.uuid, xid)
-            yield Sample(catalogue.GPU_XID_ERRORS, labels, account.count)
+            yield Sample(catalogue.GPU_XID_ERRORS, labels, float(account.count))
             if account.last_at_s is not None:
                 yield Sample(catalogue.GPU_XID_LAST, labels, self._to_unix(account.last_at_s))

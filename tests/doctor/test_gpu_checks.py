@@ -43,6 +43,17 @@ def test_nvml_that_does_not_open_gives_the_samplers_own_advice_and_exit_code_3(c
     assert report.exit_code == 3
 
 
+def test_nvml_that_opens_and_has_no_gpu_that_answers_is_exit_code_3() -> None:
+    gpus = [healthy_gpu(index) for index in range(2)]
+    gpus[0].error = call_error(Code.GPU_IS_LOST)
+    assert diagnose(facts=healthy_nvml(*gpus)).exit_code == 1
+    gpus[1].stuck = "nvmlDeviceGetName"
+    assert diagnose(facts=healthy_nvml(*gpus)).exit_code == 3
+    none = healthy_nvml()
+    none.count, none.gpus = 0, []
+    assert diagnose(facts=none).exit_code == 3
+
+
 def test_a_code_without_advice_still_says_where_to_look() -> None:
     assert "NVRM" in check(diagnose(facts=failing_nvml(Code.MEMORY)), "nvml").fix
 

@@ -41,13 +41,14 @@ def gpu_families(page: Page) -> set[str]:
 
 
 def test_ready_waits_for_the_first_passes(node: FakeNode, start: Start) -> None:
-    node.delay("nvmlDeviceGetName", 300_000)  # of eight GPUs the first inventory takes that long
+    node.hang("nvmlDeviceGetName")  # the first inventory asks for it
     daemon = start(node)
-    eventually(lambda: node.calls("nvmlDeviceGetName") > 0, "the inventory has begun", every_s=0.01)
+    eventually(lambda: node.hanging("nvmlDeviceGetName") == 8, "the inventory has begun", every_s=0.01)
     reply = daemon.ask("/-/ready")
     assert (reply.status, reply.text.split(": ")[0]) == (503, "waiting for the first pass of")
     assert "gpu_inventory" in reply.text
     assert daemon.ask("/-/healthy").status == 200
+    node.release()
     daemon.await_ready()
 
 

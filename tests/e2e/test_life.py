@@ -119,12 +119,12 @@ def test_sighup_takes_a_good_configuration_and_keeps_it_over_a_bad_one(
     file.write_text("processes:\n  limit: 8\n")
     daemon = start(node, "--config", str(file))
     daemon.await_series("gpumon_gpu_utilization_ratio", 8)
-    first_s = daemon.page().value("gpumon_config_last_reload_success_timestamp_seconds")
+    stamp = "gpumon_config_last_reload_success_timestamp_seconds"
+    first_s = daemon.await_series(stamp).value(stamp)
 
     file.write_text("cadence:\n  fast_s: 0.05\n")
     daemon.process.send_signal(signal.SIGHUP)
     eventually(lambda: "reload=taken" in daemon.log, "the reload is taken")
-    stamp = "gpumon_config_last_reload_success_timestamp_seconds"
     eventually(lambda: daemon.page().value(stamp) > first_s, "the page says when")
     second_s = daemon.page().value(stamp)
 

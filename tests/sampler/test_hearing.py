@@ -165,6 +165,26 @@ def test_what_a_process_said_is_taken_back_when_it_ends(stand: Stand) -> None:
     assert stand.ears.batches == {}
 
 
+def test_what_a_process_said_is_taken_back_when_it_loses_the_driver_and_rows_still_count(stand: Stand) -> None:
+    stand.run((0, A, 0))
+    for source in ("gpu_inventory", "inventory"):
+        stand.batch(source, A, utilization(1.0))
+    stand.hear("processes", A, [(7, "0", A, 1.0, None)])
+    stand.row(0, 1.0, {Column.UTILIZATION: 0.5})
+    stand.drain()
+    stand.row(0, 1.1, {Column.UTILIZATION: 0.5})
+    stand.hear("state", "unavailable", "unavailable", "nvmlDeviceGetName: DRIVER_NOT_LOADED", "load it")
+    assert stand.ears.batches == {}
+    assert stand.ears.processes[A] == []
+    stand.drain()
+    assert stand.ears.batches == {}
+    stand.run((0, A, 0))
+    stand.row(0, 9.0, {Column.UTILIZATION: 0.5})
+    stand.drain()
+    (batch,) = stand.ears.batches.values()
+    assert [sample.value for sample in batch if sample.metric is catalogue.GPU_SAMPLES] == [3]
+
+
 def test_a_pass_without_a_sample_takes_back_the_one_before(stand: Stand) -> None:
     stand.batch("mig", A, utilization(1.0))
     stand.batch("mig", A)

@@ -363,7 +363,7 @@ def test_a_call_that_hangs_on_one_gpu_leaves_the_others_at_their_rate(
     make: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function: str
 ) -> None:
     fake = make(count=4)
-    with Rig(fake, monkeypatch, fast_s=0.1) as rig:
+    with Rig(fake, monkeypatch, fast_s=0.1, inventory_s=300.0) as rig:
         rig.wait_running()
         first = rig.link.pid
         fake.hang(function, gpu=2)
@@ -382,6 +382,7 @@ def test_a_call_that_hangs_on_one_gpu_leaves_the_others_at_their_rate(
         fake.release()
         until(lambda: rig.present() == rig.uuids())
         rig.wait_rows(5)
+        until(lambda: rig.uuid(2) in {labels[1] for labels in rig.family("gpu_info")})  # not at the next inventory
         assert rig.link.pid == first
     assert caplog.text.count("state=stuck") == 1
     assert function in caplog.text

@@ -99,13 +99,21 @@ def test_the_first_tick_says_everything_and_later_ones_what_is_due(stand: Stand)
     assert batches(first)["gpu_slow"].owner == f"gpu_slow/01/{UUID}"
     assert {"identity", "processes"} <= set(kinds(first))
     assert stand.tick(100.1) == []
-    assert set(batches(stand.tick(101.0))) == {"mig"}
+    assert set(batches(stand.tick(101.0))) == set()  # no MIG is nothing new every second
     assert set(batches(stand.tick(105.1))) == {"mig", "gpu_slow", "gpu_processes"}
     assert set(batches(stand.tick(160.0))) == {"mig", "gpu_slow", "gpu_processes", "gpu_inventory"}
     rows, lost = stand.ring.read(1)
     assert (len(rows), lost) == (5, 0)
     assert {row.values[Column.UTILIZATION] for row in rows} == {0.5}
     assert stand.ring.read(0) == ([], 0)
+
+
+def test_every_pass_is_made_again_when_asked_for_and_keeps_its_cadence_from_then_on(stand: Stand) -> None:
+    said = set(batches(stand.tick(100.0)))
+    stand.worker.read_all_again()
+    assert set(batches(stand.tick(100.1))) == said
+    assert stand.tick(100.2) == []
+    assert set(batches(stand.tick(105.2))) == {"mig", "gpu_slow", "gpu_processes"}
 
 
 def test_a_slow_pass_is_not_made_up_for(stand: Stand) -> None:

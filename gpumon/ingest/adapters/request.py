@@ -27,6 +27,7 @@ _FIRST_TOKEN = (  # seconds; the second is the convention's client view, the thi
     "gen_ai.response.time_to_first_chunk",
     "gen_ai.response.time_to_first_token",
 )
+_LATENCIES = frozenset({*_FIRST_TOKEN, TIME_IN_QUEUE, TIME_IN_PREFILL, TIME_IN_DECODE, KV_TRANSFER_TIME})
 _PARAMETERS = {
     "temperature": ("gen_ai.request.temperature",),
     "top_p": ("gen_ai.request.top_p",),
@@ -115,6 +116,8 @@ def parameters_of(attributes: Mapping[str, Value]) -> dict[str, float]:
 def _read_latencies(
     record: RequestRecord, attributes: Mapping[str, Value], span_s: float | None, reading: Reading
 ) -> None:
+    if _LATENCIES.isdisjoint(attributes):  # those that send token times mostly tell none
+        return
     latency = reading.gate.latency
     for attribute in _FIRST_TOKEN:
         record.time_to_first_token_s = latency(attributes, attribute, span_s)
