@@ -394,6 +394,8 @@ def _plan(config: Config) -> Plan:
 
 def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = None) -> int:
     """Run until SIGTERM or SIGINT; the exit status. A second signal ends at once. SIGHUP reloads."""
+    # Until the event loop takes it over, which is half a second: a reload asked for too early must not end us.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     clock = SystemClock()
     machine = simulated_machine(clock) if demo else real_machine(config)
     _raise_open_files()

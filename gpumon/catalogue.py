@@ -196,7 +196,7 @@ GPU_PRESENT = _gauge(
     "gpu_present",
     Unit.NONE,
     GPU,
-    "1 while the GPU answers, 0 once it is lost or a call to it hangs. Its other series are absent then.",
+    "1 while the GPU answers, 0 once it is lost or a call to it hangs. What is read from it is absent then.",
     origin="gpumon's sampler",
 )
 GPU_FIELD_SUPPORTED = _gauge(

@@ -22,6 +22,10 @@ DENIED_HELD_S = 150.0
 """What was denied is asked for again once a minute: not to be told of in between does not mean that it was granted."""
 
 
+_NORMAL = frozenset({Reason.UNSUPPORTED, Reason.ENDED})
+"""No errors."""
+
+
 @dataclass(slots=True)
 class _Account:
     up: bool = False
@@ -74,8 +78,9 @@ class Health:
             account.running_since_s = None
             self._transitions.ok(f"source {source}")
             for miss in misses:
-                if miss.reason is not Reason.UNSUPPORTED:  # normal, and no error
+                if miss.reason not in _NORMAL:
                     account.errors[miss.reason] += 1
+            misses = [miss for miss in misses if miss.reason is not Reason.ENDED]
             missing = account.missing.pop(scope, {})
             for miss in misses[:MISSES_REMEMBERED]:
                 self._transitions.failing(f"{source}: {miss.what}", miss.reason, miss.detail)
@@ -150,7 +155,7 @@ class Health:
             if account.last_success_s is not None:
                 yield Sample(catalogue.SOURCE_LAST_SUCCESS, labels, self._to_unix(account.last_success_s))
             for reason in Reason:
-                if reason is not Reason.UNSUPPORTED:
+                if reason not in _NORMAL:
                     yield Sample(catalogue.SOURCE_ERRORS, (source, reason.value), float(account.errors[reason]))
 
 

@@ -118,6 +118,7 @@ class Sample(NamedTuple):
 class Reason(StrEnum):
     """Why there is no reading. The values are label values of ``gpumon_source_errors_total``."""
 
+    ENDED = "ended"  # a process that ended between two looks: the normal course of things, neither counted nor logged
     UNSUPPORTED = "unsupported"  # this device, driver or kernel does not have it: normal, never an alert
     DENIED = "denied"  # a permission, capability or mount is missing
     UNAVAILABLE = "unavailable"  # it should be there and is not: lost, gone, not running

@@ -81,7 +81,8 @@ class View:
 
         Copies, taken under the store's lock. Points newer than the view are never in it; the oldest ones may be
         gone if the store went on meanwhile, for the rings do not stand still. Empty for a series without history:
-        unknown, vanished, a histogram, an info, of a family in catalogue.WITHOUT_HISTORY, or past the number of series with history.
+        unknown, vanished, a histogram, an info, of a family in catalogue.WITHOUT_HISTORY, or past the number of series
+        with history.
         """
         return self._history.window((metric, labels), since_s, self.at_s)
 

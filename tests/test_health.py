@@ -25,6 +25,9 @@ def values(health: Health, at_s: float = 100.0) -> dict[tuple[str, ...], float]:
     }
 
 
+NORMAL = {Reason.UNSUPPORTED, Reason.ENDED}
+
+
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
 
@@ -35,7 +38,17 @@ def test_a_pass_is_up_with_its_duration_and_time(health: Health) -> None:
     assert told["up", "host"] == 1.0
     assert told["duration_seconds", "host"] == 0.25
     assert told["last_success_timestamp_seconds", "host"] == 1050.0
-    assert all(told["errors_total", "host", reason] == 0 for reason in Reason if reason is not Reason.UNSUPPORTED)
+    assert all(told["errors_total", "host", reason] == 0 for reason in Reason if reason not in NORMAL)
+    assert not {name[-1] for name in told} & NORMAL
+
+
+def test_a_process_that_ended_is_neither_counted_nor_logged(health: Health, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    for at_s in (50.0, 51.0):
+        health.succeeded("processes", at_s, 0.1, [Miss("pid 7", Reason.ENDED, "ended")])
+    health.succeeded("processes", 52.0, 0.1, [])
+    assert lines(caplog) == []
+    assert values(health)["errors_total", "processes", "unavailable"] == 0
 
 
 def test_a_duration_nobody_measured_is_none(health: Health) -> None:

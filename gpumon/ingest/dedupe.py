@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Seen:
-    """Remembers the last ``size`` spans, at about 80 bytes each. Exporters repeat for 10 s: 6,500 spans/s by default."""
+    """Remembers the last ``size`` spans, at about 80 bytes each. Exporters repeat for 10 s: so 6,500 spans/s are told."""
 
     def __init__(self, size: int = 65_536) -> None:
         self._size = size

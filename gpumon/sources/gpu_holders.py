@@ -36,6 +36,8 @@ class GpuHolders:
         self._servers = tuple(servers)
         self._samples = GpuProcessSamples(limit)
         self._selection = Selection((), ())
+        self._seen: set[int] = set()
+        """Pids found, for as long as NVML lists them: its list is seconds old."""
 
     def targets(self) -> Sequence[Target]:
         """Processes as of the last pass. From any thread."""
@@ -43,7 +45,9 @@ class GpuHolders:
 
     def read(self, at_s: float) -> Iterator[Item]:  # noqa: ARG002 - what NVML said carries its own age
         holders = self._gpu_processes()
-        self._selection = selection = select_targets(holders, self._files, self._servers)
+        self._selection = selection = select_targets(holders, self._files, self._servers, seen=self._seen)
+        found = {target.pid.number for target in selection.targets}
+        self._seen = found | (self._seen & {process.pid for process in holders})
         names: dict[int, Names] = {target.pid.number: target.labels[1:] for target in selection.targets}
         yield from self._samples.samples(holders, names.get)
         yield from selection.misses

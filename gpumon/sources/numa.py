@@ -36,7 +36,7 @@ from gpumon.sources.procfs import (
     parse_statm,
     parse_status,
 )
-from gpumon.sources.targets import Target
+from gpumon.sources.targets import Target, ended
 
 MAPS_LIMIT = 4 << 20
 """Bytes of maps or numa_maps, about 40,000 mappings: more is refused, it would take too long to read."""
@@ -126,7 +126,7 @@ class NumaSource:
         placed.cpus_allowed = frozenset()
         try:
             if parse_stat(self._files.read(f"proc/{pid.number}/stat", keep=True)).start_ticks != pid.start_ticks:
-                yield Miss(f"pid {pid.number}", Reason.UNAVAILABLE, "the pid belongs to another process now")
+                yield Miss(f"pid {pid.number}", Reason.ENDED, "the pid belongs to another process now")
                 return
             status = parse_status(self._files.read(f"proc/{pid.number}/status"))
             placed.cpus_allowed = self._online(status.cpus_allowed)
@@ -144,7 +144,7 @@ class NumaSource:
                     yield Miss(f"pid {pid.number} numa_maps", Reason.UNSUPPORTED, detail)
                 yield from self._sample(pid, placed, resident_pages, at_s)
         except (ReadError, SourceError) as err:
-            yield Miss(f"pid {pid.number} placement", err.reason, err.detail)
+            yield Miss(f"pid {pid.number} placement", ended(err.reason), err.detail)
 
     def _sample(self, pid: Pid, placed: _Placed, resident_pages: int, at_s: float) -> Iterator[Miss]:
         if placed.numbered is None or at_s - placed.mapped_at_s >= self._maps_s:

@@ -22,7 +22,7 @@ from gpumon.sources.cgroup import CgroupFolders, locate
 from gpumon.sources.cgroup_stats import CgroupStats, Value
 from gpumon.sources.procfs import TICKS_PER_SECOND, Stat, parse_cgroup, parse_schedstat, parse_stat, parse_statm
 from gpumon.sources.runqueue import RunQueueCounter
-from gpumon.sources.targets import ENDED, Target
+from gpumon.sources.targets import ENDED, Target, ended
 
 _NO_FOLDERS = CgroupFolders((), ())
 _BUSY_TICKS = TICKS_PER_SECOND  # a process with this much CPU time has some in schedstat, if that counts at all
@@ -91,7 +91,7 @@ class ProcessSource:
                 continue
             stat = self._stat(target.pid)
             if isinstance(stat, Miss):
-                watched.ended = stat.reason is Reason.UNAVAILABLE
+                watched.ended = stat.reason is Reason.ENDED
                 yield stat
                 continue
             alive.append((target, watched, stat))
@@ -114,11 +114,11 @@ class ProcessSource:
         try:
             stat = parse_stat(self._files.read(f"proc/{pid.number}/stat", keep=True))
         except (ReadError, SourceError) as err:
-            return Miss(what, err.reason, err.detail)
+            return Miss(what, ended(err.reason), err.detail)
         if stat.start_ticks != pid.start_ticks:
-            return Miss(what, Reason.UNAVAILABLE, "the pid belongs to another process now")
+            return Miss(what, Reason.ENDED, "the pid belongs to another process now")
         if stat.state in ENDED:
-            return Miss(what, Reason.UNAVAILABLE, "ended")
+            return Miss(what, Reason.ENDED, "ended")
         return stat
 
     def _read_slow(self, number: int, watched: _Watched, cgroups: CgroupStats, at_s: float) -> Iterator[Miss]:

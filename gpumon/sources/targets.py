@@ -9,7 +9,7 @@ pod): a pid that /proc does not show is a miss that says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from gpumon.host.files import Files, ReadError
@@ -19,7 +19,12 @@ from gpumon.sources.procfs import Stat, parse_cgroup, parse_stat, parse_status
 
 ENDED = frozenset("ZXx")
 """States of a process that ended and is still listed."""
-_HOST_PID = "not in /proc: hostPID needed, or it ended"
+_HOST_PID = "not in /proc: hostPID needed, hidden (hidepid), or ended at once"
+
+
+def ended(reason: Reason) -> Reason:
+    """What a failed reading of a process that was found before means: one that is not there any more has ended."""
+    return Reason.ENDED if reason is Reason.UNAVAILABLE else reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +81,11 @@ def select_targets(
     files: Files,
     servers: Sequence[re.Pattern[str]] = (),
     lookup: WorkloadLookup = no_lookup,
+    seen: Collection[int] = (),
 ) -> Selection:
     """Find the processes to watch.
+
+    seen: pids that were found before. NVML's list is seconds old, so one of these that is gone has ended.
 
     servers: patterns of whole comms (the kernel keeps 15 bytes of one). Without them /proc is not walked.
     """
@@ -89,14 +97,19 @@ def select_targets(
     if held and not _shares_pid_namespace(files):
         misses.append(Miss("gpu processes", Reason.UNAVAILABLE, "/proc is of another pid namespace: hostPID needed"))
         held = {}
+    strange = 0
     for number in held:
         try:
             stats[number] = parse_stat(files.read(f"proc/{number}/stat", keep=True))
         except ReadError as err:
-            detail = _HOST_PID if err.reason is Reason.UNAVAILABLE else err.detail
-            misses.append(Miss(f"pid {number}", err.reason, detail))
+            if err.reason is not Reason.UNAVAILABLE:
+                misses.append(Miss(f"pid {number}", err.reason, err.detail))
+            elif number not in seen:
+                strange += 1
         except SourceError as err:
             misses.append(Miss(f"pid {number}", err.reason, err.detail))
+    if strange:
+        misses.append(Miss("gpu processes", Reason.UNAVAILABLE, f"{strange} {_HOST_PID}"))
     if servers:
         try:
             stats.update(_named(files, servers))

@@ -42,11 +42,21 @@ def test_each_pass_chooses_anew() -> None:
     processes = [GpuProcess(41, "0", A, 5.0, None), GpuProcess(7, "0", A, 1.0, None)]
     source = holders(processes, FakeFiles(process_files(41, "python3")))
     assert source.targets() == ()
-    assert [item.what for item in source.read(0.0) if isinstance(item, Miss)] == ["pid 7"]
+    assert [item.what for item in source.read(0.0) if isinstance(item, Miss)] == ["gpu processes"]
     assert [target.pid.number for target in source.targets()] == [41]
     processes.clear()
     assert list(source.read(5.0)) == []
     assert source.targets() == ()
+
+
+def test_a_holder_that_ends_is_no_miss_for_as_long_as_nvml_still_lists_it() -> None:
+    files = FakeFiles(process_files(41, "python3"))
+    source = holders([GpuProcess(41, "0", A, 5.0, None)], files)
+    list(source.read(0.0))
+    files.vanish("proc/41")
+    for at_s in (2.0, 4.0):
+        assert [item for item in source.read(at_s) if isinstance(item, Miss)] == []
+        assert source.targets() == ()
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_a_reborn_pid_is_not_placed(files: FakeFiles) -> None:
     files.put("proc/41001/stat", files.files["proc/41001/stat"].replace(b" 90100 ", b" 99999 "))
     pages = FakePages(quarter_remote)
     items = list(source(files, pages, WORKERS[:1]).read(0.0))
-    assert misses(items) == {"pid 41001": Reason.UNAVAILABLE}
+    assert misses(items) == {"pid 41001": Reason.ENDED}
     assert pages.asked == 0
     assert not any(isinstance(item, Sample) for item in items)
 

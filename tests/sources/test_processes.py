@@ -113,7 +113,7 @@ def test_a_process_that_ended_is_one_miss_and_then_silence(files: FakeFiles) -> 
     list(source.read(0.0))
     files.vanish("proc/41001")
     items = list(source.read(PASS_S))
-    assert misses(items) == {"pid 41001": Reason.UNAVAILABLE}
+    assert misses(items) == {"pid 41001": Reason.ENDED}
     assert pids(items) == {"41002"}
     items = list(source.read(2 * PASS_S))
     assert misses(items) == {}
@@ -141,7 +141,7 @@ def test_a_reborn_pid_is_another_process_and_starts_anew_as_a_new_target(files: 
     files.put("proc/41001/task/41001/schedstat", "1 1000000000 1\n")
     items = list(source.read(PASS_S))
     assert pids(items) == set()
-    assert misses(items) == {"pid 41001": Reason.UNAVAILABLE}
+    assert misses(items) == {"pid 41001": Reason.ENDED}
     targets[:] = [target(41_001, 99_999)]
     items = list(source.read(2 * PASS_S))
     # 1 s, and 0.1 s and 0.15 s of the fixture's other threads: nothing of what the old process had waited.
@@ -151,7 +151,7 @@ def test_a_reborn_pid_is_another_process_and_starts_anew_as_a_new_target(files: 
 def test_a_zombie_has_ended(files: FakeFiles) -> None:
     files.put("proc/41001/stat", files.files["proc/41001/stat"].replace(b") S ", b") Z "))
     items = list(ProcessSource(files, lambda: WORKERS[:2]).read(0.0))
-    assert misses(items) == {"pid 41001": Reason.UNAVAILABLE}
+    assert misses(items) == {"pid 41001": Reason.ENDED}
     assert pids(items) == {"41002"}
 
 

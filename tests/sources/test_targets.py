@@ -66,8 +66,20 @@ def test_a_pid_that_proc_does_not_show_is_a_miss_that_names_hostpid(files: FakeF
     selection = select_targets([on_gpu(7), on_gpu(41_001)], files)
     assert numbers(selection) == [41_001]
     (miss,) = selection.misses
-    assert (miss.what, miss.reason) == ("pid 7", Reason.UNAVAILABLE)
+    assert (miss.what, miss.reason) == ("gpu processes", Reason.UNAVAILABLE)
     assert "hostPID" in miss.detail
+
+
+def test_a_pid_that_was_found_before_and_is_gone_has_ended_which_is_no_miss(files: FakeFiles) -> None:
+    selection = select_targets([on_gpu(7), on_gpu(41_001)], files, seen={7})
+    assert numbers(selection) == [41_001]
+    assert selection.misses == ()
+
+
+def test_many_pids_that_proc_does_not_show_are_one_miss(files: FakeFiles) -> None:
+    selection = select_targets([on_gpu(number) for number in range(7, 27)], files)
+    (miss,) = selection.misses
+    assert miss.detail.startswith("20 ")
 
 
 def test_pids_are_not_looked_up_in_the_proc_of_another_namespace(files: FakeFiles) -> None:
