@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks import ingest_load
 from benchmarks.common import SIZED, children, cpu_s, environment, memory_bytes, percentiles, put_to_work, report, wait
-from benchmarks.ingest_rates import rate, shapes
+from benchmarks.ingest_rates import Pipeline, shapes
 from tests.e2e.daemon import FAST, Daemon
 from tests.e2e.traces.gateway import OTLP, Gateway
 from tests.e2e.traces.recorder import rotel_agent
@@ -39,6 +39,9 @@ from tests.fakenvml.controller import FakeNode
 
 CONNECTIONS = 8
 WARM_UP_S = 1.0
+LOADED_S = 30.0
+"""Until memory has grown as far as it will: copies of spans are remembered for so long."""
+SCRAPE_EVERY_S = 0.05
 LOADS = {
     "events_100x64": ingest_load.events(100, 64),
     "events_25x256": ingest_load.events(25, 256),
@@ -192,7 +195,7 @@ def over_the_wire(gateway: Gateway, seconds: float, rounds: int) -> dict[str, ob
 
 
 def beside_ingest(gateway: Gateway, seconds: float) -> dict[str, object]:
-    """Scrapes, sweeps and memory while tokens arrive."""
+    """Scrapes and sweeps while tokens arrive."""
     daemon = gateway.daemon
     template = LOADS[BESIDE]
     idle = scrapes_ms(daemon, seconds)
@@ -207,28 +210,34 @@ def beside_ingest(gateway: Gateway, seconds: float) -> dict[str, object]:
         wait(seconds)
         passed_s = time.perf_counter() - began_s
         hertz, saturated = (sweeps(daemon) - before) / passed_s, (sender.tokens - tokens) / passed_s
-    with Sender("http", gateway.http_port, template, 300_000):
-        wait(max(seconds, 10.0))
-        sizes = [memory_bytes(pid)[0] for pid in (daemon.process.pid, children(daemon.process.pid)[0])]
     return {
         "scrape_ms": {"idle": idle, "at_tokens_per_s": round(arrived), "loaded": loaded},
         "sweeps_hz": {"at_tokens_per_s": round(saturated), "rate": round(hertz, 2)},
-        "memory_mb": {
-            "main": round(sizes[0] / 1e6, 1),
-            "sampler": round(sizes[1] / 1e6, 1),
-            "both": round(sum(sizes) / 1e6, 1),
-        },
     }
 
 
+def memory_mb(gateway: Gateway) -> dict[str, dict[str, float]]:
+    """PSS of a daemon that has just begun, without traces and while they arrive."""
+    wait(5.0)
+    quiet = _sizes_mb(gateway.daemon)
+    with Sender("http", gateway.http_port, LOADS[BESIDE], 300_000):
+        wait(LOADED_S)
+        return {"quiet": quiet, "loaded": _sizes_mb(gateway.daemon)}
+
+
+def _sizes_mb(daemon: Daemon) -> dict[str, float]:
+    main, sampler = (memory_bytes(pid)[0] / 1e6 for pid in (daemon.process.pid, children(daemon.process.pid)[0]))
+    return {"main": round(main, 1), "sampler": round(sampler, 1), "both": round(main + sampler, 1)}
+
+
 def scrapes_ms(daemon: Daemon, seconds: float) -> dict[str, float]:
-    """Scrapes ten times a second, on a connection of their own each."""
+    """Scrapes twenty times a second, on a connection of their own each."""
     took = []
-    for _ in range(int(seconds * 10)):
+    for _ in range(int(seconds / SCRAPE_EVERY_S)):
         began_s = time.perf_counter()
         assert daemon.ask("/metrics").status == 200
         took.append((time.perf_counter() - began_s) * 1e3)
-        wait(max(0.0, 0.1 - (time.perf_counter() - began_s)))
+        wait(max(0.0, SCRAPE_EVERY_S - (time.perf_counter() - began_s)))
     return percentiles(took)
 
 
@@ -250,16 +259,20 @@ def main() -> None:
     arguments = parser.parse_args()
     figures: dict[str, object] = {}
     if arguments.only in (None, "in_process"):
+        pipeline = Pipeline()
         figures["in_process"] = {
-            name: rate(shape, arguments.rounds) for name, shape in shapes(arguments.tokens).items()
+            name: pipeline.rate(shape, arguments.rounds) for name, shape in shapes(arguments.tokens).items()
         }
     if arguments.only != "in_process":
         folder = Path(tempfile.mkdtemp(prefix="gpumon-benchmark-"))
         with FakeNode.create(folder / "node", profile="h200", count=8) as node:
             put_to_work(node, [])
+            if arguments.only in (None, "beside"):
+                with gpumon_on(node, folder) as gateway:
+                    figures["memory_mb"] = memory_mb(gateway)
             with gpumon_on(node, folder) as gateway:
                 if arguments.only in (None, "beside"):
-                    figures |= beside_ingest(gateway, arguments.seconds * 2)
+                    figures |= beside_ingest(gateway, arguments.seconds * 4)
                 if arguments.only in (None, "wire"):
                     figures["wire"] = over_the_wire(gateway, arguments.seconds, min(arguments.rounds, 3))
     report("ingest", cores=len(os.sched_getaffinity(0)), **figures, bars=BARS)

@@ -6,13 +6,17 @@ one: less than once in 10^9 at the default size.
 
 from __future__ import annotations
 
+from collections import deque
+
 
 class Seen:
-    """Remembers the last ``size`` spans, at about 80 bytes each. Exporters repeat for 10 s: so 6,500 spans/s are told."""
+    """Remembers the last ``size`` spans, at about 80 bytes each. Exporters repeat for 10 s: 6,500 spans/s by default."""
 
     def __init__(self, size: int = 65_536) -> None:
         self._size = size
-        self._hashes: dict[int, None] = {}
+        self._hashes: set[int] = set()
+        # Beside the set: a dict keeps the order too, but walks over all it has forgotten to find its first key.
+        self._order: deque[int] = deque()
 
     def add(self, resource_key: int, trace_id: bytes, span_id: bytes) -> bool:
         """Remember a span; False if it was known."""
@@ -21,8 +25,9 @@ class Seen:
         if key in hashes:
             return False
         if len(hashes) >= self._size:
-            del hashes[next(iter(hashes))]
-        hashes[key] = None
+            hashes.remove(self._order.popleft())
+        hashes.add(key)
+        self._order.append(key)
         return True
 
     def knows(self, resource_key: int, trace_id: bytes, span_id: bytes) -> bool:
