@@ -10,7 +10,7 @@ from collections import deque
 
 
 class Seen:
-    """Remembers the last ``size`` spans, at about 80 bytes each. Exporters repeat for 10 s: 6,500 spans/s by default."""
+    """Remembers the last ``size`` spans, at about 80 bytes each. Exporters repeat for 10 s: enough for 6,500/s."""
 
     def __init__(self, size: int = 65_536) -> None:
         self._size = size
