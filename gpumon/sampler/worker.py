@@ -131,8 +131,8 @@ class GpuWorker:
     def run(self) -> None:
         """Tick on the grid of the fast cadence; ticks missed by a slow call are left out, not made up for.
 
-        The grid is the node's, each GPU a little after the one before: a core that was just woken for one GPU reads the
-        next one's row for a tenth of what it costs after a rest (docs/BENCHMARKS.md).
+        The grid is the node's, each GPU a little after the one before: threads that wake at the same instant hand the
+        interpreter's lock round at every call, which costs twice as much (docs/BENCHMARKS.md).
         """
         step = self.plan.fast_s
         due = (time.monotonic() // step + 1) * step + self.slot * STAGGER_S % step
