@@ -287,3 +287,27 @@ def test_t15_child_on_another_clock_gives_no_latency_between_the_two_and_shows_t
     assert record.prefill_s == pytest.approx(0.3)  # of the child's own clock
     assert counts(assembler, "gpumon_requests_skewed_total") == {"sglang": 1}
     assert counts(assembler, "gpumon_request_clock_skew_seconds") == {"sglang": pytest.approx(3.0)}
+
+
+def array(kind: str, *values: Any) -> dict[str, Any]:
+    return {"arrayValue": {"values": [{kind: value} for value in values]}}
+
+
+@pytest.mark.parametrize(
+    ("told", "refused"),
+    [
+        ({"gen_ai.token.times_ns": array("doubleValue", 1e8, 2e8)}, ("gen_ai.token.times_ns", "not_integers")),
+        ({"gen_ai.token.times_ns": array("stringValue", "a", "b")}, ("gen_ai.token.times_ns", "not_integers")),
+        ({"gen_ai.token.counts": array("intValue", 1)}, ("gen_ai.token.counts", "malformed")),
+        ({"gen_ai.token.counts": array("intValue", -1, 5)}, ("gen_ai.token.counts", "malformed")),
+        ({"gen_ai.token.counts": array("intValue", 10**18, 10**18)}, ("gen_ai.token.counts", "malformed")),
+    ],
+)
+def test_token_arrays_that_cannot_be_read_are_counted_and_give_no_token_times(
+    told: dict[str, Any], refused: tuple[str, str]
+) -> None:
+    good = {"gen_ai.token.times_ns": array("intValue", 100 * MS, 200 * MS)}
+    listed = [{"key": key, "value": value} for key, value in (good | told).items()]
+    [record], assembler = records(span(1, "gen_ai.request", attributes=listed), server=("shim", "gpumon.tokens"))
+    assert record.token_ns is None
+    assert rejected(assembler) == {refused: 1}

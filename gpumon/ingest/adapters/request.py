@@ -141,10 +141,16 @@ def _read_tokens(record: RequestRecord, span: SpanRecord, reading: Reading) -> b
     else:
         since_start = integers(span.attributes.get(TOKEN_TIMES))
         if since_start is None:
+            if TOKEN_TIMES in span.attributes:
+                reading.gate.refuse(TOKEN_TIMES, "not_integers")
             return False
         times, attribute, zero_ns = since_start, TOKEN_TIMES, span.start_ns
-        sizes = integers(span.attributes.get(TOKEN_COUNTS))
-        if sizes is not None and len(sizes) == len(times) and int(sizes.max()) < 1 << 31:
+        if TOKEN_COUNTS in span.attributes:
+            sizes = integers(span.attributes[TOKEN_COUNTS])
+            if sizes is None or len(sizes) != len(times) or int(sizes.min()) < 0 or int(sizes.max()) >= 1 << 31:
+                # Without them the times would pass for single tokens, which the sender has denied.
+                reading.gate.refuse(TOKEN_COUNTS, "malformed")
+                return False
             counts = sizes.astype(np.int32)
     if counts is not None and int(counts.min()) < 0:
         counts = None
