@@ -9,14 +9,15 @@ import platform
 import resource
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gpumon import __version__, catalogue, logs
-from gpumon.config import Config
+from gpumon.config import Config, StateConfig
 from gpumon.config_load import ConfigError
 from gpumon.export.compat import DcgmExposition
 from gpumon.export.dcgm_names import DCGM, DCGM_NEXT
@@ -24,98 +25,55 @@ from gpumon.export.prometheus import Exposition
 from gpumon.export.scrape import ScrapeCache
 from gpumon.health import Health
 from gpumon.host.clock import Clock, SystemClock
-from gpumon.host.files import Files, ReadError
+from gpumon.host.files import ReadError
 from gpumon.host.host_files import HostFiles
-from gpumon.host.interpreter import module_command
-from gpumon.host.kmsg import DevKmsg, KernelLog
-from gpumon.host.move_pages import MovePages
-from gpumon.host.pages import Pages
 from gpumon.ingest.auth import authenticated
 from gpumon.ingest.web_config import WebConfig, WebConfigError, load_web_config, ssl_context
+from gpumon.machine import Machine, real_machine, simulated_machine
 from gpumon.model import Sample, SourceError
 from gpumon.node import Node
 from gpumon.runner import Runner
-from gpumon.sampler.handover import Plan
 from gpumon.sampler.link import SamplerLink
-from gpumon.sources.gpu_holders import GpuHolders
-from gpumon.sources.host import HostSource
-from gpumon.sources.kernel_log import KernelLogSource
-from gpumon.sources.numa import NumaSource
-from gpumon.sources.processes import ProcessSource
 from gpumon.sources.procfs import TICKS_PER_SECOND, parse_stat, parse_statm
 from gpumon.store import Store
 from gpumon.web.asgi import Asgi, Dispatcher, RefusedError
+from gpumon.wiring import host_sources, sampler_plan
 
 if TYPE_CHECKING:
+    from gpumon.detecting import Detecting
     from gpumon.export.otlp import OtlpExport
+    from gpumon.recording import DaemonRecording, Wish
+    from gpumon.sim.sender import Sender
+    from gpumon.sim.world import World
     from gpumon.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
-DISCOVERY_S = 2.0
-KERNEL_LOG_S = 1.0
 SELF_S = 5.0
 OPEN_FILES = 16_384
 OPEN_PATHS = ("/-/healthy", "/-/ready")
 """Answered without credentials: probes have none."""
 GPU_SOURCES = ("gpu_fast", "gpu_slow", "gpu_inventory")
 """Passes in the sampler that must have been made once before gpumon is ready, if NVML is there at all."""
-RESTART_SECTIONS = ("http", "nvml", "host", "store", "otlp", "requests", "forward", "export")
+RESTART_SECTIONS = (
+    *("http", "nvml", "host", "store", "otlp", "requests", "forward", "export", "detect", "state", "recorder"),
+)
 """Sections of the configuration that only a restart changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine gpumon runs on, behind ports: the real one or a simulated one."""
-
-    files: Files
-    pages: Pages
-    kernel_log: KernelLog | None
-    sampler: list[str] | None
-    """Command of the sampler process; None without NVML."""
-    sampler_options: dict[str, str]
-
-
-def real_machine(config: Config) -> Machine:
-    """The machine as it is."""
-    host, nvml = config.host, config.nvml
-    options = {
-        "library": nvml.library or "",
-        "procfs": str(host.procfs),
-        "sysfs": str(host.sysfs),
-        "cgroupfs": str(host.cgroupfs),
-    }
-    files = HostFiles(procfs=str(host.procfs), sysfs=str(host.sysfs), cgroupfs=str(host.cgroupfs))
-    kernel_log = DevKmsg(str(host.kernel_log)) if host.kernel_log is not None else None
-    sampler = module_command("gpumon.sampler") if nvml.enabled else None
-    return Machine(files, MovePages(str(host.procfs)), kernel_log, sampler, options)
-
-
-def simulated_machine(clock: Clock, seed: int = 7, gpus: int = 8) -> Machine:
-    """A node of eight H200 that serves."""
-    from gpumon.sim.files import SimFiles
-    from gpumon.sim.kmsg import SimKernelLog
-    from gpumon.sim.pages import SimPages
-    from gpumon.sim.world import World
-
-    started_at_s = clock.now_s()
-    world = World(seed, gpus, started_at_s=started_at_s)
-    options = {"seed": str(seed), "gpus": str(gpus), "started_at_s": repr(started_at_s)}
-    return Machine(
-        SimFiles(world, clock),
-        SimPages(world, clock),
-        SimKernelLog(world, clock),
-        module_command("gpumon.sim.sampler"),
-        options,
-    )
 
 
 class App:
     """One running gpumon. ``start``, serve ``asgi``, ``stop``."""
 
-    def __init__(self, config: Config, machine: Machine, clock: Clock, reload: Callable[[], Config] | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        machine: Machine,
+        clock: Clock,
+        reload: Callable[[], Config] | None,
+        record: Wish | None = None,
+    ) -> None:
+        """record: write what the machine answers to a file. Raises OSError where that cannot be made."""
         self._config = config
-        self._machine = machine
         self._clock = clock
         self._reload = reload
         self._reload_lock = threading.Lock()
@@ -126,8 +84,11 @@ class App:
         self.node = Node(self.store, self.health, clock)
         # In a pod, the host's name by the downward API.
         self._node_names = [name for name in (os.environ.get("NODE_NAME"), socket.gethostname()) if name]
+        self._recording = self._build_recording(record, machine) if record is not None else None
+        self._machine = machine = self._recording.machine if self._recording is not None else machine
         web = load_web_config(config.http.web_config) if config.http.web_config is not None else None
         self.tls = web.tls if web is not None else None
+        self.detecting = self._build_detecting(config) if config.detect.enabled else None
         self.tracing = self._build_tracing(config, web) if config.otlp.enabled else None
         self._link: SamplerLink | None = None
         if machine.sampler is not None:
@@ -136,12 +97,13 @@ class App:
             self._link = SamplerLink(
                 machine.sampler,
                 machine.sampler_options,
-                _plan(config),
+                sampler_plan(config),
                 clock,
                 self.node,
                 publish_s=config.cadence.publish_s,
                 restart_after_s=config.nvml.restart_after_s,
                 requests_open=self.tracing.requests_open if self.tracing is not None else None,
+                rows=self.detecting.rows if self.detecting is not None else None,
             )
         self._export = self._build_export(config)
         self._runner = self._build_runner(config)
@@ -175,6 +137,8 @@ class App:
 
     def start(self) -> None:
         """Begin to read."""
+        if self._recording is not None:
+            self._recording.start()
         if self._link is not None:
             self._link.start()
         self._runner.start()
@@ -189,12 +153,16 @@ class App:
         if ending is not None:
             ending.start()
         self._runner.stop()
+        if self.detecting is not None:
+            self.detecting.close()
         if self.tracing is not None:
             self.tracing.close()
         if self._export is not None:
             self._export.stop()
         if ending is not None:
             ending.join()
+        if self._recording is not None:
+            self._recording.close()
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:
@@ -202,12 +170,30 @@ class App:
         if self.tracing is None:
             yield
             return
+        sender: Sender | None = None
         try:
-            for protocol, (host, port) in (await self.tracing.start()).items():
+            where = await self.tracing.start()
+            for protocol, (host, port) in where.items():
                 log.info("otlp=listening protocol=%s address=%s", protocol, _shown(host, port))
+            if self._machine.world is not None and "http" in where:
+                sender = self._simulated_servers(self._machine.world, *where["http"])
             yield
         finally:
+            if sender is not None:
+                sender.stop()
             await self.tracing.stop()
+
+    def _simulated_servers(self, world: World, host: str, port: int) -> Sender | None:
+        from gpumon.sim.sender import Sender
+        from gpumon.sim.spans import SpanMaker
+
+        if self.tls is not None:
+            log.warning("demo=silent detail='the simulated servers send no traces to a receiver with TLS'")
+            return None
+        address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - what it listens on
+        sender = Sender(SpanMaker(world, self._clock.to_unix), self._clock, f"http://{_shown(address, port)}/v1/traces")
+        sender.start()
+        return sender
 
     def waiting_for(self) -> list[str]:
         """Sources whose first pass is still to come. Without NVML its sources are not waited for."""
@@ -261,7 +247,7 @@ class App:
         self._config = fresh
         if self._link is not None:
             self._expect_gpu_sources(fresh)
-            self._link.reconfigure(_plan(fresh), fresh.cadence.publish_s, fresh.nvml.restart_after_s)
+            self._link.reconfigure(sampler_plan(fresh), fresh.cadence.publish_s, fresh.nvml.restart_after_s)
         before, self._runner = self._runner, self._build_runner(fresh)
         for name in set(before.names) - set(self._runner.names):
             self.health.forget(name)
@@ -277,32 +263,14 @@ class App:
             self.health.expect(source, stale_after_s=3 * every_s + 2.0)
 
     def _build_runner(self, config: Config) -> Runner:
-        """The sources of the main process, in the order in which a reader should meet them."""
-        machine, node, cadence = self._machine, self.node, config.cadence
-        node.believe_processes_for(3 * cadence.slow_s)
         runner = Runner(self._clock, self.store, self.health)
-        runner.add(HostSource(machine.files), cadence.medium_s)
-        processes = config.processes
-        holders = GpuHolders(node.holders, machine.files, processes.server_patterns, processes.limit)
-        runner.add(holders, min(DISCOVERY_S, cadence.slow_s))
-        watched = ProcessSource(machine.files, holders.targets, processes.limit, slow_s=cadence.slow_s)
-        runner.add(watched, cadence.medium_s)
-        if config.numa.enabled:
-            numa = NumaSource(
-                machine.files,
-                machine.pages,
-                holders.targets,
-                node.gpu_pci,
-                sample_pages=config.numa.sample_pages,
-                exact=config.numa.exact,
-                exact_limit_bytes=config.numa.exact_limit_bytes,
-            )
-            runner.add(numa, cadence.numa_s)
-        if machine.kernel_log is not None:
-            runner.add(KernelLogSource(machine.kernel_log, node.xids.kernel_event), KERNEL_LOG_S)
-        runner.add(node.xids, cadence.publish_s)
-        for source, every_s in self.tracing.sources(cadence.publish_s) if self.tracing is not None else ():
+        for scheduled in host_sources(config, self._machine.ports, self.node):
+            source = self._recording.source(scheduled.source) if self._recording is not None else scheduled.source
+            runner.add(source, scheduled.every_s, deadline_s=scheduled.deadline_s)
+        for source, every_s in self.tracing.sources(config.cadence.publish_s) if self.tracing is not None else ():
             runner.add(source, every_s)
+        for scheduled in self.detecting.sources() if self.detecting is not None else ():
+            runner.add(scheduled.source, scheduled.every_s, deadline_s=scheduled.deadline_s)
         return runner
 
     def _build_export(self, config: Config) -> OtlpExport | None:
@@ -322,14 +290,44 @@ class App:
         )
 
     def _build_tracing(self, config: Config, web: WebConfig | None) -> Tracing:
-        from gpumon.tracing import Tracing  # protobuf and what else only traces need
+        from gpumon.tracing import Taps, Tracing  # protobuf and what else only traces need
 
-        return Tracing(config, self._clock, self.store, self.node, self._machine.files, self._node_names, web)
+        detection = self.detecting.detection if self.detecting is not None else None
+        taps = Taps(
+            detection.offer_requests if detection is not None else None,
+            detection.offer_collective if detection is not None else None,
+            self._recording.body if self._recording is not None else None,
+        )
+        files = self._machine.ports.files
+        return Tracing(config, self._clock, self.store, self.node, files, self._node_names, web, taps)
+
+    def _build_recording(self, wish: Wish, machine: Machine) -> DaemonRecording:
+        from gpumon.recording import DaemonRecording
+
+        return DaemonRecording(wish, self._config, machine, self._clock, self._node_names)
+
+    def _build_detecting(self, config: Config) -> Detecting:
+        from gpumon.detecting import Detecting
+
+        send = self._send_own_spans if config.otlp.enabled and config.forward.endpoint is not None else None
+        return Detecting(config, self._clock, self.store, self._node_names[0], send)
+
+    def _send_own_spans(self, body: bytes, at_s: float) -> None:
+        from gpumon.ingest.request import Signal
+
+        assert self.tracing is not None
+        assert self.tracing.forwarder is not None
+        self.tracing.forwarder.offer(Signal.TRACES, body, is_json=False, at_s=at_s, own=True)
 
     def _make_api(self) -> Asgi:
         from gpumon.web.api import make_api
+        from gpumon.web.incidents import incident_routes
 
-        return cast(Asgi, make_api(lambda: self.store.view(self._clock.now_s())))  # FastAPI's types are its own
+        clock = self._clock
+        more = []
+        if self.detecting is not None:
+            more.append(incident_routes(self.detecting.detection.incidents, clock.now_s, clock.to_unix))
+        return cast(Asgi, make_api(lambda: self.store.view(clock.now_s()), *more))  # FastAPI's types are its own
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
@@ -379,25 +377,18 @@ class App:
             yield Sample(catalogue.SELF_RESIDENT, (component,), float(resident * os.sysconf("SC_PAGESIZE")))
 
 
-def _plan(config: Config) -> Plan:
-    cadence, nvml = config.cadence, config.nvml
-    return Plan(
-        fast_s=cadence.fast_s,
-        mig_s=cadence.publish_s,
-        slow_s=cadence.slow_s,
-        inventory_s=cadence.inventory_s,
-        stuck_after_s=nvml.stuck_after_s,
-        retry_min_s=nvml.retry_min_s,
-        retry_max_s=nvml.retry_max_s,
-    )
+def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = None, record: Wish | None = None) -> int:
+    """Run until SIGTERM or SIGINT; the exit status. A second signal ends at once. SIGHUP reloads.
 
-
-def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; the exit status. A second signal ends at once. SIGHUP reloads."""
+    record: write what the machine answers to a file meanwhile, and end when it has been long enough.
+    """
     # Until the event loop takes it over, which is half a second: a reload asked for too early must not end us.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     clock = SystemClock()
     machine = simulated_machine(clock) if demo else real_machine(config)
+    if demo:
+        config = _with_demo_folder(config)
+        reload = partial(_reload_demo, reload) if reload is not None else None
     _raise_open_files()
     asked_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
@@ -406,13 +397,19 @@ def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = Non
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     try:
-        app = App(config, machine, clock, reload)
+        app = App(config, machine, clock, reload, record)
         tls = ssl_context(app.tls) if app.tls is not None else None
     except WebConfigError as error:
         raise OSError(str(error)) from error  # said in one line, like any file that cannot be used
     scheme = "https" if tls is not None else "http"
     app.start()
+    if record is not None and record.duration_s is not None:
+        ending = threading.Timer(record.duration_s, os.kill, (os.getpid(), signal.SIGTERM))
+        ending.daemon = True
+        ending.start()
     log.info("http=listening url=%s://%s/metrics demo=%s", scheme, _shown(host, port), str(demo).lower())
+    if config.detect.enabled and config.state.folder is not None:
+        log.info("state=folder path=%s", config.state.folder)
     try:
         from gpumon.web.server import serve  # while the sampler process starts
 
@@ -421,6 +418,18 @@ def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = Non
         app.stop()
         log.info("gpumon=stopped")
     return 0
+
+
+def _with_demo_folder(config: Config) -> Config:
+    """A demo keeps nothing where the real one does, unless it is told to."""
+    if "folder" in config.state.model_fields_set:
+        return config
+    folder = Path(tempfile.gettempdir()) / f"gpumon-demo-{os.getuid()}"
+    return config.model_copy(update={"state": StateConfig(folder=folder)})
+
+
+def _reload_demo(reload: Callable[[], Config]) -> Config:
+    return _with_demo_folder(reload())
 
 
 def _shown(host: str, port: int) -> str:

@@ -683,6 +683,15 @@ PROCESS_CPU_SECONDS = _counter(
     origin="/proc/<pid>/stat utime, stime",
     budget=_P,
 )
+PROCESS_STOPPED_SECONDS = _counter(
+    "process_stopped",
+    Unit.SECONDS,
+    WORKLOAD,
+    "Time the process was stopped by a signal or a tracer, by looks at its state: half the time between a look that "
+    "found it stopped and its neighbour counts for each of the two.",
+    origin="/proc/<pid>/stat state T, t",
+    budget=_P,
+)
 PROCESS_RUNQUEUE_SECONDS = _counter(
     "process_runqueue_wait",
     Unit.SECONDS,
@@ -1168,6 +1177,196 @@ COLLECTIVE_RECORDS_DROPPED = _counter(
     values=("malformed", "oversize", "out_of_range", "skipped"),
 )
 
+# --- servers, by their own metrics pages ----------------------------------------------------------------------------
+_SERVER = ("server", "model", "endpoint")
+SERVERS = 16
+SERVER_UP = _gauge(
+    "server_up",
+    Unit.NONE,
+    ("server", "endpoint"),
+    "Whether the server's metrics page could be read the last time: 1 or 0.",
+    origin="GET of the page",
+    budget=SERVERS,
+)
+SERVER_RUNNING = _gauge(
+    "server_requests_running",
+    Unit.NONE,
+    _SERVER,
+    "Requests in the running batch.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_WAITING = _gauge(
+    "server_requests_waiting",
+    Unit.NONE,
+    _SERVER,
+    "Requests that wait to be scheduled.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_KV_USAGE = _gauge(
+    "server_kv_cache_usage",
+    Unit.RATIO,
+    _SERVER,
+    "Share of the KV cache's blocks in use.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_KV_CAPACITY = _gauge(
+    "server_kv_cache_capacity_tokens",
+    Unit.NONE,
+    _SERVER,
+    "Tokens that the KV cache can hold.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_KV_LIVE = _gauge(
+    "server_kv_cache_live_tokens",
+    Unit.NONE,
+    _SERVER,
+    "Tokens of running requests that the KV cache holds, where the server tells.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_PREEMPTIONS = _counter(
+    "server_preemptions",
+    Unit.NONE,
+    _SERVER,
+    "Requests thrown out of the running batch for lack of KV cache, to be computed again.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_PREFIX_HITS = _counter(
+    "server_prefix_cache_hit_tokens",
+    Unit.NONE,
+    _SERVER,
+    "Prompt tokens found in the prefix cache.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_PREFIX_QUERIES = _counter(
+    "server_prefix_cache_query_tokens",
+    Unit.NONE,
+    _SERVER,
+    "Prompt tokens looked up in the prefix cache.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_TOKENS = _counter(
+    "server_tokens",
+    Unit.NONE,
+    (*_SERVER, "kind"),
+    "Tokens processed, by the server's own count.",
+    origin="the server's metrics page",
+    budget=SERVERS * 8,
+    values=("prompt", "generation"),
+)
+SERVER_GRAPH_PASSES = _counter(
+    "server_decode_passes",
+    Unit.NONE,
+    (*_SERVER, "mode"),
+    "Decode passes inside a CUDA graph, and those that fell back to eager execution.",
+    origin="the server's metrics page",
+    budget=SERVERS * 8,
+    values=("graph", "eager"),
+)
+SERVER_EXPERT_BALANCE = _gauge(
+    "server_expert_balance",
+    Unit.RATIO,
+    _SERVER,
+    "Mean over maximum of the tokens per expert-parallel rank: 1 is even, 0.5 means the hottest has twice the mean.",
+    origin="the server's metrics page",
+    budget=SERVERS * 4,
+)
+SERVER_ALLOCATOR = _gauge(
+    "server_allocator",
+    Unit.BYTES,
+    (*_SERVER, "state"),
+    "Device memory that the framework's allocator reserved, and what of it is allocated to tensors.",
+    origin="the server's metrics page",
+    budget=SERVERS * 8,
+    values=("reserved", "allocated"),
+)
+
+# --- incidents ------------------------------------------------------------------------------------------------------
+INCIDENT_KINDS = (
+    *("page_fault_burst", "thermal_throttle", "power_throttle", "hw_slowdown", "latency_shift", "context_cliff"),
+    *("memory_bound", "starved_gpu", "numa_remote", "kv_pressure", "kv_mismatch", "queue_buildup", "batch_jitter"),
+    *("pcie_degraded", "pcie_saturated", "nvlink_degraded", "straggler", "moe_imbalance", "gpu_contention"),
+    *("cpu_starvation", "process_stopped", "memory_pressure", "tenant_interference", "gpu_lost", "xid", "ecc"),
+    *("row_remap", "driver_mismatch", "graph_fallback", "allocator_gap", "quality_drop"),
+)
+SEVERITIES = ("info", "warning", "critical")
+INCIDENT_ACTIVE = _gauge(
+    "incident_active",
+    Unit.NONE,
+    ("kind", *GPU),
+    "Incidents open now. gpu and uuid are empty for those that are not of one GPU. Every kind has a series at 0.",
+    origin="docs/DETECTORS.md",
+    budget=len(INCIDENT_KINDS) * (GPUS + 1),
+)
+INCIDENTS = _counter(
+    "incidents",
+    Unit.NONE,
+    ("kind", "severity"),
+    "Incidents by the severity they opened with; one that grows worse is counted again under the higher severity when "
+    "it does. Goes on over restarts where state.folder is set.",
+    origin="docs/DETECTORS.md",
+    budget=len(INCIDENT_KINDS) * len(SEVERITIES),
+    values=SEVERITIES,
+)
+DETECTOR_FAILURES = _counter(
+    "detector_failures",
+    Unit.NONE,
+    ("detector",),
+    "Passes in which a detector failed; the others went on.",
+    origin="gpumon's own fault",
+    budget=len(INCIDENT_KINDS),
+)
+DETECTION_DROPPED = _counter(
+    "detection_dropped",
+    Unit.NONE,
+    ("what",),
+    "What came faster than detection takes it, and was left out of it: requests, records of collectives, incidents.",
+    origin="bounded queues",
+    budget=3,
+    values=("requests", "collectives", "incidents"),
+)
+STATE_OK = _gauge(
+    "state_folder_ok",
+    Unit.NONE,
+    (),
+    "1 while what must outlive a restart can be written to state.folder, else 0. Missing where no folder is set.",
+    origin="writes to the folder",
+    budget=1,
+)
+FLIGHT_OK = _gauge(
+    "flight_recorder_ok",
+    Unit.NONE,
+    (),
+    "1 while flight recordings can be written, 0 after one that could not. Missing where there is no recorder.",
+    origin="writes to the folder",
+    budget=1,
+)
+FLIGHT_RECORDINGS = _counter(
+    "flight_recordings",
+    Unit.NONE,
+    ("outcome",),
+    "Flight recordings: written, failed, left out because too many incidents came at once, or removed for room.",
+    origin="writes to the folder",
+    budget=4,
+    values=("written", "failed", "skipped", "removed"),
+)
+FLIGHT_BYTES = _gauge(
+    "flight_recorder",
+    Unit.BYTES,
+    ("place",),
+    "Size of what the flight recorder holds in memory and in its folder.",
+    origin="its own account",
+    budget=2,
+    values=("memory", "folder"),
+)
+
 # --- forwarding and OTLP out ----------------------------------------------------------------------------------------
 _SIGNALS = ("traces", "metrics", "logs")
 FORWARD_UP = _gauge(
@@ -1295,6 +1494,12 @@ NVML_STATE = _gauge(
     budget=1,
     values=("starting", "running", "unavailable", "released", "stuck"),
 )
+NVML_ERROR = _info(
+    "nvml_error",
+    ("code",),
+    "NVML's name of the return code for which its state is unavailable; there is no series while it is not.",
+    origin="nvmlInitWithFlags, or the call that ended NVML's use",
+)
 SAMPLER_RESTARTS = _counter(
     "sampler_restarts",
     Unit.NONE,
@@ -1378,6 +1583,8 @@ _FIRST_OF_GROUP = {
     "requests": REQUEST_DURATION,
     "token traces in": OTLP_REQUESTS,
     "collectives": COLLECTIVES,
+    "servers": SERVER_UP,
+    "incidents": INCIDENT_ACTIVE,
     "forwarding and OTLP out": FORWARD_UP,
     "gpumon itself": SOURCE_UP,
 }
@@ -1398,6 +1605,7 @@ WITHOUT_HISTORY: frozenset[Metric] = frozenset(
         GPU_XID_ERRORS,
         GPU_XID_LAST,
         *GROUPS["token traces in"],
+        *GROUPS["incidents"],
         *GROUPS["forwarding and OTLP out"],
         *GROUPS["gpumon itself"],
     }

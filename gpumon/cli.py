@@ -21,6 +21,7 @@ from gpumon import __version__
 
 if TYPE_CHECKING:
     from gpumon.config import Config
+    from gpumon.recording import Wish
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -57,14 +58,115 @@ def commands() -> None:
 @_configured
 def run(path: Path | None, **flags: str | None) -> int:
     """Watch this machine and serve what is seen. Never simulates."""
-    return _serve(path, flags, demo=False)
+    return _serve(_load(path, flags), path, flags, demo=False)
 
 
 @commands.command()
 @_configured
 def demo(path: Path | None, **flags: str | None) -> int:
     """The same on a simulated node of eight GPUs: no GPU needed."""
-    return _serve(path, flags, demo=True)
+    return _serve(_load(path, flags), path, flags, demo=True)
+
+
+@commands.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@_configured
+@click.option("--demo", "is_demo", is_flag=True, help="Of the simulated node instead of this machine.")
+@click.option("--for", "duration_s", metavar="SECONDS", type=click.FloatRange(1, 1e7), help="Default: until ended.")
+@click.option("--limit", "limit_mib", metavar="MIB", type=click.IntRange(1, 1 << 20), default=1024, show_default=True)
+@click.option("--mask", is_flag=True, help="Replace names, addresses and ids by others of the same form.")
+@click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
+def record(
+    file: Path,
+    path: Path | None,
+    is_demo: bool,
+    duration_s: float | None,
+    limit_mib: int,
+    mask: bool,
+    overwrite: bool,
+    **flags: str | None,
+) -> int:
+    """Run, and write to FILE all that NVML, the host and the servers told.
+
+    Of traces without prompts, completions and token ids. `gpumon replay FILE` finds the same in it, anywhere.
+    """
+    config = _load(path, flags)
+    from gpumon.recording import Wish
+
+    return _serve(config, path, flags, demo=is_demo, record=Wish(file, mask, overwrite, limit_mib << 20, duration_s))
+
+
+@commands.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@_configured
+@click.option("--speed", metavar="TIMES|max", default="max", help="Of real time; default: max.")
+@click.option("--json", "json_output", is_flag=True, help="A line of JSON for each incident.")
+@click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Write the last /metrics page there.")
+def replay(file: Path, path: Path | None, speed: str, json_output: bool, page: Path | None, **flags: str | None) -> int:
+    """Take a recording through the same sources and detectors, and say what was found.
+
+    The section `detect` is that of the configuration given here; all that says how often what is read is the
+    recording's.
+    """
+    config = _load(path, flags)
+    times = _speed(speed)
+    from gpumon import replayed
+    from gpumon.record.format import FormatError
+
+    try:
+        return replayed.main(file, config, times, json_output=json_output, page=page)
+    except FormatError as err:
+        raise _FailedError(str(err)) from err
+
+
+@commands.command()
+@click.argument("scenario")
+@_configured
+@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), help="Other noise; default: the scenario's own.")
+@click.option("--for", "duration_s", metavar="SECONDS", type=click.FloatRange(1, 1e6), help="Default: its length.")
+@click.option("--json", "json_output", is_flag=True, help="A line of JSON for each incident.")
+def simulate(
+    scenario: str,
+    path: Path | None,
+    seed: int | None,
+    duration_s: float | None,
+    json_output: bool,
+    **flags: str | None,
+) -> int:
+    """Run a SCENARIO (`demo`, or a YAML file) on a stepped clock, and say what was found.
+
+    Exit status: 0 all that its faults should make one find was found, and nothing else; 1 not so; 2 wrong arguments,
+    scenario or configuration.
+    """
+    config = _load(path, flags)
+    from gpumon import simulated
+    from gpumon.sim.scenario import ScenarioError
+
+    try:
+        return simulated.main(scenario, seed, duration_s, json_output=json_output, config=config)
+    except ScenarioError as err:
+        raise _ConfigurationError(str(err)) from err
+
+
+@commands.command()
+@_configured
+@click.option("--incident", metavar="ID", required=True, help="Its id, the beginning of it, or `latest`.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Of the recordings; default: below state.folder.")
+@click.option("--all", "everything", is_flag=True, help="Every signal, not only the 25 that moved most.")
+@click.option("--json", "json_output", is_flag=True, help="For scripts.")
+def diagnose(
+    path: Path | None,
+    incident: str,
+    folder: Path | None,
+    everything: bool,
+    json_output: bool,
+    **flags: str | None,
+) -> int:
+    """Print an incident's flight recording: evidence, what to do, every signal before, during and after."""
+    config = _load(path, flags)
+    from gpumon.record import diagnose_incident
+
+    return diagnose_incident.main(config, incident, folder, json_output, None if everything else 25)
 
 
 @commands.command()
@@ -124,17 +226,41 @@ def _load(path: Path | None, options: dict[str, str | None]) -> Config:
         raise _ConfigurationError(str(err)) from err
 
 
-def _serve(path: Path | None, options: dict[str, str | None], *, demo: bool) -> int:
-    config = _load(path, options)
+def _speed(text: str) -> float | None:
+    """Times real time; None: as fast as it goes."""
+    if text == "max":
+        return None
+    try:
+        times = float(text)
+    except ValueError:
+        times = 0.0
+    if not 0.01 <= times <= 1e6:
+        raise click.BadParameter(f"{text[:40]!r}: expected max, or a number from 0.01 to 1000000", param_hint="--speed")
+    return times
+
+
+def _serve(
+    config: Config, path: Path | None, options: dict[str, str | None], *, demo: bool, record: Wish | None = None
+) -> int:
     from gpumon import logs
 
     logs.setup(config.log.format, config.log.level)
     from gpumon import app
+    from gpumon.detect.detectors import DetectConfigError
 
     try:
-        return app.run(config, demo=demo, reload=_loader(path, options))
+        return app.run(config, demo=demo, reload=_loader(path, options), record=record)
+    except DetectConfigError as err:
+        raise _ConfigurationError(str(err)) from err
     except BrokenPipeError as err:
         raise RuntimeError(f"a connection broke: {err}") from err  # click would end on it without a word
+
+
+class _FailedError(click.ClickException):
+    """One line, and exit code 1."""
+
+    def show(self, file: IO[str] | None = None) -> None:
+        click.echo(f"gpumon: {self.message}", file=file, err=True)
 
 
 class _ConfigurationError(click.ClickException):

@@ -245,6 +245,7 @@ class CadenceConfig(_Section):
         default=5.0, ge=0.5, le=300, description="GPU processes, links, ECC, temperatures' limits, the host's NUMA."
     )
     inventory_s: float = Field(default=60.0, ge=1, le=3600, description="Identity, MIG layout, remapped rows.")
+    servers_s: float = Field(default=2.0, ge=0.5, le=300, description="Metrics pages of inference servers.")
     numa_s: float = Field(default=10.0, ge=1, le=3600, description="Where the pages of GPU processes are.")
 
     @model_validator(mode="after")
@@ -420,6 +421,65 @@ class ExportConfig(EndpointConfig):
     interval_s: float = Field(default=15.0, ge=1, le=3600, description="How often.")
 
 
+class ServersConfig(_Section):
+    """Metrics pages of inference servers: queue, running batch, KV cache, preemptions."""
+
+    targets: Annotated[tuple[str, ...], Field(strict=False), _Expect("a list of http(s) URLs")] = Field(
+        default=(),
+        description="Pages to read, such as `http://127.0.0.1:8000/metrics`. Which server it is, is found out.",
+        max_length=16,
+    )
+
+
+class DetectConfig(_Section):
+    """Detectors and the incidents they open; docs/DETECTORS.md."""
+
+    enabled: bool = Field(default=True, description="Look for incidents.")
+    every_s: float = Field(default=1.0, ge=0.5, le=60, description="How often every detector looks.")
+    off: Annotated[tuple[str, ...], Field(strict=False), _Expect("a list of kinds of incidents")] = Field(
+        default=(), description="Kinds of incidents that are not looked for."
+    )
+    thresholds: Annotated[dict[str, dict[str, float]], _Expect("a map of kinds to maps of numbers")] = Field(
+        default={},
+        description="Other thresholds than the detectors' own, by kind and name: "
+        "`{thermal_throttle: {share: 0.1}}`. Names, units and defaults are in docs/DETECTORS.md.",
+    )
+
+
+class StateConfig(_Section):
+    """What outlives a restart: counters of incidents, flight recordings."""
+
+    folder: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=Path("/var/lib/gpumon"),
+        description="Where to keep it; made if it is not there. null: nowhere. `gpumon demo` takes a folder of its own "
+        "below the system's one for temporary files unless this is set.",
+    )
+
+
+class RecorderConfig(_Section):
+    """The flight recorder: when an incident opens, the minutes around it go to `state.folder`."""
+
+    enabled: bool = Field(default=True, description="Record them.")
+    before_s: float = Field(default=1800.0, ge=10, le=7200, description="How far back, at one value a second.")
+    full_rate_s: float = Field(default=120.0, ge=1, le=600, description="How far back at the fast cadence.")
+    after_s: float = Field(default=60.0, ge=1, le=600, description="How long it goes on after an incident's opening.")
+    memory_bytes: int = Field(
+        default=8 << 20, ge=1 << 20, le=1 << 30, description="Memory for the past, compressed; the oldest goes first."
+    )
+    file_bytes: int = Field(default=20 << 20, ge=1 << 20, le=1 << 30, description="Largest recording.")
+    folder_bytes: int = Field(
+        default=512 << 20,
+        ge=1 << 20,
+        le=1 << 40,
+        description="Size of all recordings together; the oldest goes first. At least `file_bytes`.",
+    )
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        _in_order(self, "file_bytes", "folder_bytes")
+        return self
+
+
 class LogConfig(_Section):
     """gpumon's own log, on standard error."""
 
@@ -443,6 +503,10 @@ class Config(_Section):
     requests: RequestsConfig = RequestsConfig()
     forward: ForwardConfig = ForwardConfig()
     export: ExportConfig = ExportConfig()
+    servers: ServersConfig = ServersConfig()
+    detect: DetectConfig = DetectConfig()
+    state: StateConfig = StateConfig()
+    recorder: RecorderConfig = RecorderConfig()
     log: LogConfig = LogConfig()
 
 

@@ -243,3 +243,5 @@ class RequestRecord:
     binding: Binding = Binding()
     rank_steps: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     """Step end times by tensor-parallel rank, where ranks report."""
+    span_id: bytes = b""
+    """Of the request's own span; empty where that never came."""

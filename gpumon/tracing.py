@@ -12,8 +12,9 @@ import gc
 import re
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from gpumon.config import Config, EndpointConfig, parse_listen
 from gpumon.export.annotate import Annotator, Bindings
@@ -33,12 +34,12 @@ from gpumon.ingest.inspector import InspectorSource
 from gpumon.ingest.intake import Decoders, Intake
 from gpumon.ingest.json_decode import decode_traces_json
 from gpumon.ingest.limits import Limits
-from gpumon.ingest.nccl import Collectives
-from gpumon.ingest.records import Decoded, Resource
+from gpumon.ingest.nccl import CollectiveRecord, Collectives
+from gpumon.ingest.records import Decoded, DecodeError, Resource
 from gpumon.ingest.request import Signal, Transport
 from gpumon.ingest.signals import count_metrics, decode_logs
 from gpumon.ingest.web_config import WebConfig, grpc_credentials, ssl_context
-from gpumon.model import Binding, GpuUuid, Item
+from gpumon.model import Binding, GpuUuid, Item, RequestRecord
 from gpumon.node import Node
 from gpumon.requests.binding import Binder, ServerGpus
 from gpumon.requests.statistics import RequestStatistics
@@ -54,6 +55,17 @@ TAIL_HOLD_S = 30.0
 """Longest wait of a trace for the verdict on its request, where only slow ones are forwarded."""
 
 
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Who else wants to have what passes by. Called in the intake's or a source's thread: must not wait."""
+
+    requests: Callable[[Sequence[RequestRecord]], None] | None = None
+    """Requests that are complete."""
+    collective: Callable[[CollectiveRecord], None] | None = None
+    body: Callable[[Signal, bytes, bool, str, float], None] | None = None
+    """What was taken: signal, decompressed body, whether it is JSON, peer, arrival."""
+
+
 class Tracing:
     """Everything about traces. ``start`` and ``stop`` on the event loop; ``sources`` go to the runner."""
 
@@ -66,7 +78,9 @@ class Tracing:
         files: Files,
         node_names: Sequence[str],
         web: WebConfig | None,
+        taps: Taps | None = None,
     ) -> None:
+        self._taps = taps if taps is not None else Taps()
         self._config = config
         self._clock = clock
         self._web = web
@@ -86,7 +100,7 @@ class Tracing:
         self.statistics = RequestStatistics(
             max_models=requests.max_models, max_tenants=requests.max_tenants, to_unix=clock.to_unix
         )
-        self.collectives = Collectives()
+        self.collectives = Collectives(self._taps.collective)
         folder = requests.nccl_inspector
         self._inspector = InspectorSource(str(folder), self.collectives) if folder is not None else None
         self.assembler = Assembler(
@@ -189,9 +203,23 @@ class Tracing:
     def _take(self, signal: Signal, decoded: Decoded, raw_body: bytes, is_json: bool, peer: str, at_s: float) -> None:
         if self.forwarder is not None:
             self.forwarder.offer(signal, raw_body, is_json=is_json, at_s=at_s)
+        if self._taps.body is not None:
+            self._taps.body(signal, raw_body, is_json, peer, at_s)
         if signal is not Signal.METRICS:
             with self._lock:
                 self.assembler.add(decoded, peer, at_s, self._to_steady)
+
+    def take_body(self, signal: Signal, body: bytes, is_json: bool, peer: str, at_s: float) -> None:
+        """What the intake does with a request, here and now: for a stepped clock. Raises DecodeError."""
+        if signal is Signal.TRACES:
+            decoded = decode_traces_json(body) if is_json else decode_traces([body])[0]
+        elif signal is Signal.LOGS:
+            decoded = decode_logs(body, json=is_json)
+        else:
+            return
+        if isinstance(decoded, DecodeError):
+            raise decoded
+        self._take(signal, decoded, body, is_json, peer, at_s)
 
     def _stored(self) -> bool:
         """Whether what was taken would be forwarded even if gpumon were killed now; True where there is no spool.
@@ -213,6 +241,8 @@ class Tracing:
             if self.forwarder is not None:
                 self._bindings.put(record)
                 self.forwarder.judge(record)
+        if records and self._taps.requests is not None:
+            self._taps.requests(records)
         # Only what is known to be open: a server that tells of requests when they end would seem to have none.
         self.statistics.set_open({pair: count for pair, count in open_requests.items() if count}, at_s)
         yield from samples

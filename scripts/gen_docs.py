@@ -1,4 +1,4 @@
-"""Writes docs/METRICS.md and docs/CONFIGURATION.md from the code; with --check only says whether they are fresh.
+"""Writes docs/METRICS.md, CONFIGURATION.md and DETECTORS.md from the code; with --check only says if they are fresh.
 
 Exit code 1 with --check when a file differs from what the code says now.
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpumon.docs import render_configuration_markdown, render_metrics_markdown
+from gpumon.docs import render_configuration_markdown, render_detectors_markdown, render_metrics_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = {"docs/METRICS.md": render_metrics_markdown, "docs/CONFIGURATION.md": render_configuration_markdown}
+PAGES = {
+    "docs/METRICS.md": render_metrics_markdown,
+    "docs/CONFIGURATION.md": render_configuration_markdown,
+    "docs/DETECTORS.md": render_detectors_markdown,
+}
 
 
 def stale(root: Path) -> list[str]:

@@ -146,12 +146,12 @@ class Forwarder:
         self._ready.close()
         self._sender.close()
 
-    def offer(self, signal: Signal, body: bytes, *, is_json: bool, at_s: float) -> None:
+    def offer(self, signal: Signal, body: bytes, *, is_json: bool, at_s: float, own: bool = False) -> None:
         """Something was acknowledged and is to be forwarded. Takes a reference and returns; never waits, never raises.
 
-        at_s: steady seconds of its arrival.
+        at_s: steady seconds of its arrival. own: gpumon made it: no tail policy leaves it out, nothing is added to it.
         """
-        request = Offered(signal, body, is_json, at_s)
+        request = Offered(signal, body, is_json, at_s, own)
         if not self._budget.charge(len(body) + OVERHEAD_BYTES):
             self._dropped(signal, request.items(), "queue_full")
             return

@@ -33,6 +33,8 @@ class Offered(NamedTuple):
     is_json: bool
     at_s: float
     """Steady seconds of its arrival."""
+    own: bool = False
+    """Made by gpumon: goes on as it is, without waiting for anything."""
 
     def items(self) -> int:
         """Spans, log records or metrics in it; 1 for what cannot be read."""
@@ -88,19 +90,25 @@ class Preparer:
         self._settle_s = limits.settle_s if annotate is not None else 0.0
 
     def store(self, requests: Sequence[Offered], now_s: float) -> None:
-        """Put them among what arrived, as protobuf."""
+        """Put them among what arrived, as protobuf; what gpumon made itself is ready."""
         for signal in Signal:
             of_signal = [request for request in requests if request.signal is signal]
-            readable: list[tuple[bytes, int]] = []
-            for request in of_signal:
-                try:
-                    data = forward_json.to_protobuf(signal, request.body) if request.is_json else request.body
-                    readable.append((data, count_items(signal, data)))
-                except EditError:
-                    self._dropped(signal, 1, "malformed")
-            newest_s = max((request.at_s for request in of_signal), default=0.0)
-            for parcel in self._gathered(signal, readable, newest_s):
+            foreign = [request for request in of_signal if not request.own]
+            newest_s = max((request.at_s for request in foreign), default=0.0)
+            for parcel in self._gathered(signal, self._readable(signal, foreign), newest_s):
                 self._arrived.put(parcel, now_s)
+            own = [request for request in of_signal if request.own]
+            self._pass_on(signal, self._readable(signal, own), now_s)
+
+    def _readable(self, signal: Signal, requests: Iterable[Offered]) -> list[tuple[bytes, int]]:
+        readable: list[tuple[bytes, int]] = []
+        for request in requests:
+            try:
+                data = forward_json.to_protobuf(signal, request.body) if request.is_json else request.body
+                readable.append((data, count_items(signal, data)))
+            except EditError:
+                self._dropped(signal, 1, "malformed")
+        return readable
 
     def work(self, now_s: float, *, final: bool) -> float | None:
         """Work on what has settled; ``final``: on everything. Returns the steady time at which there is more to do."""

@@ -45,3 +45,11 @@ class ManualClock:
     def step(self, seconds: float) -> None:
         """Move forward."""
         self._at_s += seconds
+
+    def move_to(self, at_s: float) -> None:
+        """Move forward to a moment; one that is past changes nothing."""
+        self._at_s = max(self._at_s, at_s)
+
+    def set_offset(self, offset_s: float) -> None:
+        """Let unix time be steady time plus this from now on: a step of the wall clock."""
+        self._offset = offset_s

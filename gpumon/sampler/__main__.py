@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 from gpumon.host.host_files import HostFiles
 from gpumon.host.nvml_driver import NvmlDriver
@@ -14,9 +15,14 @@ from gpumon.sampler.handover import Handover
 def main() -> int:
     """Serve until told to stop."""
     handover = Handover.from_argument(sys.argv[1])
-    options = handover.options
+    nvml, files = ports(handover.options)
+    return serve(nvml, files, handover)
+
+
+def ports(options: Mapping[str, str]) -> tuple[NvmlDriver, HostFiles]:
+    """The machine's own NVML and files."""
     files = HostFiles(procfs=options["procfs"], sysfs=options["sysfs"], cgroupfs=options["cgroupfs"])
-    return serve(NvmlDriver(options["library"] or None), files, handover)
+    return NvmlDriver(options["library"] or None), files
 
 
 if __name__ == "__main__":

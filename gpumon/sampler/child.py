@@ -20,14 +20,16 @@ import queue
 import signal
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from gpumon import catalogue
 from gpumon.host.files import Files
 from gpumon.host.nvml import DRIVER_GONE, UUID, Code, Device, Nvml, NvmlError, code_name
 from gpumon.model import GpuUuid, Item, Miss, Reason, Sample
 from gpumon.sampler.handover import Handover, Plan
-from gpumon.sampler.ring import Ring
-from gpumon.sampler.wire import Channel, send_batch
+from gpumon.sampler.ring import RowSink
+from gpumon.sampler.wire import Messages, send_batch
 from gpumon.sampler.worker import GpuWorker, add_calls, bug_text
 from gpumon.sources.gpu_inventory import NodeInventory
 from gpumon.sources.gpu_state import GpuState
@@ -55,11 +57,39 @@ ADVICE = {
 }
 
 
+@dataclass(slots=True)
+class Watch:
+    """What is remembered from round to round of one generation."""
+
+    began_s: float
+    refresh_s: float
+    """Pause before a new generation is tried for a GPU that is lost."""
+    calls_s: float = -math.inf
+    inventory_s: float = -math.inf
+    answering: int = -1
+    error: NvmlError | None = None
+
+
 class Supervisor:
     """The life of NVML in this process."""
 
-    def __init__(self, nvml: Nvml, ring: Ring, channel: Channel, files: Files, plan: Plan) -> None:
+    def __init__(
+        self,
+        nvml: Nvml,
+        ring: RowSink,
+        channel: Messages,
+        files: Files,
+        plan: Plan,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        began: Callable[[GpuUuid | None, float], None] | None = None,
+    ) -> None:
+        """``now_ns``: CLOCK_MONOTONIC, or the stepped clock that stands for it.
+
+        ``began``: is told, in the thread that makes it, that a GPU's tick begins, or without a GPU the inventory.
+        """
+        self._began = began
         self._nvml = nvml
+        self._now_ns = now_ns
         self._ring = ring
         self._channel = channel
         self._files = files
@@ -102,6 +132,7 @@ class Supervisor:
             self._ring.beat(time.monotonic_ns())
             error = self._open()
             if error is None:
+                self._start_threads()
                 began_s = time.monotonic()
                 error, refresh_s = self._generation(refresh_s)
                 if not self._close():
@@ -125,7 +156,7 @@ class Supervisor:
         except NvmlError as error:
             return error
         try:
-            self._start_workers()
+            self._find_gpus()
         except NvmlError as error:
             self._shut_down()
             return error
@@ -137,8 +168,8 @@ class Supervisor:
         except NvmlError as error:
             self._channel.send("log", f"call={error.function} result={code_name(error.code)}")
 
-    def _start_workers(self) -> None:
-        """Find the GPUs. One that does not answer keeps its place and is looked for again."""
+    def _find_gpus(self) -> None:
+        """A worker for each GPU. One that does not answer keeps its place and is looked for again."""
         count = self._nvml.device_count()
         if count == 0:
             raise NvmlError(Code.NOT_FOUND, "nvmlDeviceGetCount_v2 (no GPU)")
@@ -161,6 +192,8 @@ class Supervisor:
         self._workers = [worker for uuid, index in found.items() if (worker := self._worker(uuid, index)) is not None]
         self._channel.send("gpus", [(w.slot, str(w.uuid), w.index) for w in self._workers])
         self._channel.send("state", "running", str(Reason.UNAVAILABLE), "", "")
+
+    def _start_threads(self) -> None:
         for worker in self._workers:
             worker.start()
         self._watching = threading.Event()
@@ -183,43 +216,50 @@ class Supervisor:
             plan=self._plan,
             state=self._states.setdefault(uuid, GpuState()),
             driver_gone=self._dead.put,
+            now_ns=self._now_ns,
+            began=self._began,
             lost=index < 0,
         )
 
     def _generation(self, refresh_s: float) -> tuple[NvmlError | None, float]:
         """Watch until the generation ends: the error that ended it (None: wanted), and the next refresh pause."""
-        began_s = calls_s = time.monotonic()
-        inventory_s = -math.inf
-        answering = -1
-        plan = self._plan
+        watch = Watch(time.monotonic(), refresh_s)
         while not self._stop.wait(BEAT_S):
-            now_s = time.monotonic()
-            self._ring.beat(time.monotonic_ns())
-            self._look_for_hangs(now_s)
-            if not self._dead.empty():
-                error = self._dead.get()
-                while not self._dead.empty():
-                    self._dead.get()
-                return error, refresh_s
-            if now_s - calls_s >= CALLS_S:
-                calls_s = now_s
-                self._send_calls()
-            if self._lost() == 0:
-                refresh_s = plan.refresh_s
-            # The first try is made soon when no GPU answers at all: there is nobody whom it would disturb.
-            elif now_s - began_s >= (
-                refresh_s if self._answering() or refresh_s > plan.refresh_s else plan.lost_retry_s
-            ):
-                return None, min(refresh_s * 2, 15 * plan.refresh_s)
-            changed = answering != self._answering() and now_s - inventory_s >= INVENTORY_MIN_S
-            if changed or now_s - inventory_s >= plan.inventory_s:
-                inventory_s, answering = now_s, self._answering()
-                try:
-                    if self._take_inventory(now_s) != self._count:
-                        return None, refresh_s  # NVML lists the GPUs when it is opened: a new generation
-                except NvmlError as error_:
-                    return error_, refresh_s
-        return None, refresh_s
+            if self._round(watch, time.monotonic()):
+                return watch.error, watch.refresh_s
+        return None, watch.refresh_s
+
+    def _round(self, watch: Watch, now_s: float) -> bool:
+        """Look once after everything; True when the generation is over, with ``watch.error`` if it was one."""
+        plan = self._plan
+        self._ring.beat(self._now_ns())
+        self._look_for_hangs(now_s)
+        if not self._dead.empty():
+            watch.error = self._dead.get()
+            while not self._dead.empty():
+                self._dead.get()
+            return True
+        if now_s - watch.calls_s >= CALLS_S:
+            watch.calls_s = now_s
+            self._send_calls()
+        if self._lost() == 0:
+            watch.refresh_s = plan.refresh_s
+        # The first try is made soon when no GPU answers at all: there is nobody whom it would disturb.
+        elif now_s - watch.began_s >= (
+            watch.refresh_s if self._answering() or watch.refresh_s > plan.refresh_s else plan.lost_retry_s
+        ):
+            watch.refresh_s = min(watch.refresh_s * 2, 15 * plan.refresh_s)
+            return True
+        changed = watch.answering != self._answering() and now_s - watch.inventory_s >= INVENTORY_MIN_S
+        if changed or now_s - watch.inventory_s >= plan.inventory_s:
+            watch.inventory_s, watch.answering = now_s, self._answering()
+            try:
+                # NVML lists the GPUs when it is opened: another number of them wants a new generation.
+                return self._take_inventory(now_s) != self._count
+            except NvmlError as error:
+                watch.error = error
+                return True
+        return False
 
     def _lost(self) -> int:
         """GPUs that NVML counts and that do not answer, and those that answered once and are gone."""
@@ -233,6 +273,8 @@ class Supervisor:
 
     def _take_inventory(self, at_s: float) -> int:
         """The node's own facts; how many GPUs NVML counts. Raises NvmlError when the driver is gone."""
+        if self._began is not None:
+            self._began(None, at_s)
         inventory = NodeInventory(self._nvml, self._files, self._lost)
         count = self._count
         items: list[Item] = []
@@ -353,10 +395,15 @@ class Supervisor:
             self._ring.beat(time.monotonic_ns())
 
 
-def serve(nvml: Nvml, files: Files, handover: Handover) -> int:
-    """Run the supervisor until SIGTERM, until the main process is gone, or until a new process is needed."""
+def serve(
+    nvml: Nvml, files: Files, handover: Handover, began: Callable[[GpuUuid | None, float], None] | None = None
+) -> int:
+    """Run the supervisor until SIGTERM, until the main process is gone, or until a new process is needed.
+
+    ``began``: see Supervisor.
+    """
     channel = handover.channel()
-    supervisor = Supervisor(nvml, handover.ring(), channel, files, handover.plan)
+    supervisor = Supervisor(nvml, handover.ring(), channel, files, handover.plan, began=began)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C is the main process's to handle
 

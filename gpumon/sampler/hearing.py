@@ -8,14 +8,14 @@ alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from gpumon import catalogue
 from gpumon.host.clock import Clock
 from gpumon.model import Distribution, GpuProcess, GpuUuid, Miss, Reason, Sample
 from gpumon.sampler.handover import Plan
-from gpumon.sampler.ring import Ring
+from gpumon.sampler.ring import Row, RowSource
 from gpumon.sampler.totals import Totals
 from gpumon.sampler.wire import Batch, unpack_batch
 from gpumon.sources.gpu_activity import GpuActivity
@@ -52,7 +52,14 @@ class Listener(Protocol):
 class Hearing:
     """Knows what was said by the present process, and what is to be remembered of all of them."""
 
-    def __init__(self, listener: Listener, clock: Clock, requests_open: Callable[[GpuUuid], bool] | None) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        clock: Clock,
+        requests_open: Callable[[GpuUuid], bool] | None,
+        rows: Callable[[GpuUuid, Sequence[Row]], None] | None = None,
+    ) -> None:
+        """``rows``: is given every row of every GPU, as drained; it must not wait, raise, or keep the list."""
         self.state = "starting"
         """One of catalogue.NVML_STATE's values. Read by any thread."""
         self.spoke = False
@@ -62,6 +69,7 @@ class Hearing:
         self._listener = listener
         self._clock = clock
         self._requests_open = requests_open
+        self._rows = rows
         self._plan = Plan()
         self._slots: dict[int, GpuUuid] = {}
         self._gpus: dict[GpuUuid, str] = {}
@@ -70,6 +78,8 @@ class Hearing:
         self._activity: dict[GpuUuid, GpuActivity] = {}
         self._owners: set[str] = set()
         self._told_bug = ""
+        self._error = ""
+        """NVML's name of why it cannot be used; empty while it can."""
         self._calls: dict[str, list[int]] = {}
         self._totals = Totals()
 
@@ -101,7 +111,7 @@ class Hearing:
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
-    def drain(self, ring: Ring, at_s: float, ttl_s: float) -> None:
+    def drain(self, ring: RowSource, at_s: float, ttl_s: float) -> None:
         """Take the rows since the last time and publish what they add up to."""
         for slot, uuid in self._slots.items():
             rows, lost = ring.read(slot)
@@ -110,6 +120,8 @@ class Hearing:
             activity = self._activity[uuid]
             for row in rows:
                 activity.add(row.at_ns, row.values)
+            if rows and self._rows is not None:
+                self._rows(uuid, rows)
             if not rows or uuid in self._absent or self.state != "running":
                 continue
             owner = f"gpu_fast/{slot:02d}/{uuid}"
@@ -171,6 +183,7 @@ class Hearing:
     def _hear_state(self, state: str, reason: str, detail: str, advice: str) -> None:
         changed = state != self.state
         self.spoke = True
+        self._error = detail.rpartition(": ")[2] if state == "unavailable" else ""
         self.tell_state(state, Reason(reason), detail)
         if state == "running":
             if changed:
@@ -229,6 +242,8 @@ class Hearing:
         self.news = False
         for name in catalogue.NVML_STATE.values:
             yield Sample(catalogue.NVML_STATE, (name,), float(name == self.state))
+        if self.state == "unavailable" and self._error:
+            yield Sample(catalogue.NVML_ERROR, (self._error,), 1.0)
         for uuid, gpu in self._gpus.items():
             present = self.state == "running" and uuid not in self._absent
             yield Sample(catalogue.GPU_PRESENT, (gpu, str(uuid)), float(present))

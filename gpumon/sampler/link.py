@@ -21,7 +21,7 @@ from gpumon.model import GpuUuid, Reason, Sample
 from gpumon.sampler.child import EXIT_NEW_PROCESS
 from gpumon.sampler.handover import SLOTS, Handover, Plan
 from gpumon.sampler.hearing import Hearing, Listener
-from gpumon.sampler.ring import Ring
+from gpumon.sampler.ring import Ring, Row
 from gpumon.sampler.wire import Channel, pair
 from gpumon.sources.gpu_fast import Column
 
@@ -57,13 +57,17 @@ class SamplerLink:
         publish_s: float = 1.0,
         restart_after_s: float = 30.0,
         requests_open: Callable[[GpuUuid], bool] | None = None,
+        rows: Callable[[GpuUuid, Sequence[Row]], None] | None = None,
     ) -> None:
-        """``command``: interpreter and module. ``restart_after_s``: a sampler silent for longer is killed."""
+        """``command``: interpreter and module. ``restart_after_s``: a sampler silent for longer is killed.
+
+        ``rows``: see ``Hearing``; called in the link's thread.
+        """
         self._command = tuple(command)
         self._options = options
         self._clock = clock
         self._listener = listener
-        self._hearing = Hearing(listener, clock, requests_open)
+        self._hearing = Hearing(listener, clock, requests_open, rows)
         # Wishes: written by any thread, taken by the link's.
         self._wishes = threading.Condition()
         self._plan = plan

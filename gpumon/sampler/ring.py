@@ -14,7 +14,7 @@ import math
 import mmap
 import os
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 MAGIC = 0x676D_7269_6E67_0001  # "gmring", layout 1
 _HEADER_WORDS = 8
@@ -29,6 +29,22 @@ class Row(NamedTuple):
     """CLOCK_MONOTONIC, taken when the values had been read."""
     values: tuple[float, ...]
     """In column order; NaN where there was no reading."""
+
+
+class RowSink(Protocol):
+    """Where a worker writes its rows."""
+
+    slots: int
+
+    def write(self, slot: int, at_ns: int, values: list[float | None]) -> None: ...
+
+    def beat(self, at_ns: int) -> None: ...
+
+
+class RowSource(Protocol):
+    """Where the main process reads them."""
+
+    def read(self, slot: int) -> tuple[list[Row], int]: ...
 
 
 class RingError(Exception):

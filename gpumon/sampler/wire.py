@@ -12,7 +12,7 @@ import marshal
 import socket
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gpumon.catalogue import METRICS
 from gpumon.model import Distribution, Item, Miss, Reason, Rejection, Sample, apart
@@ -35,6 +35,12 @@ class Batch(NamedTuple):
     samples: list[Sample]
     misses: list[Miss]
     rejections: list[Rejection]
+
+
+class Messages(Protocol):
+    """Where the sampler's messages go: to another process, or straight to who hears them."""
+
+    def send(self, kind: str, *body: Any) -> bool: ...  # noqa: ANN401 - plain values, whatever marshal takes
 
 
 class Channel:
@@ -113,7 +119,7 @@ def pack_batch(batch: Batch) -> tuple[Any, ...]:
 
 
 def send_batch(
-    channel: Channel, source: str, owner: str, at_s: float, every_s: float, took_s: float | None, items: Iterable[Item]
+    channel: Messages, source: str, owner: str, at_s: float, every_s: float, took_s: float | None, items: Iterable[Item]
 ) -> None:
     """Send what one pass yielded. It is believed for three times its cadence."""
     channel.send("batch", *pack_batch(Batch(source, owner, at_s, 3 * every_s, took_s, *apart(items))))

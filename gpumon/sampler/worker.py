@@ -19,8 +19,8 @@ from gpumon.host.files import Files
 from gpumon.host.nvml import DEVICE_GONE, DRIVER_GONE, Code, Device, Nvml, NvmlError, code_name
 from gpumon.model import GpuUuid, Item, Sample
 from gpumon.sampler.handover import Plan
-from gpumon.sampler.ring import Ring
-from gpumon.sampler.wire import Channel, send_batch
+from gpumon.sampler.ring import RowSink
+from gpumon.sampler.wire import Messages, send_batch
 from gpumon.sources.capabilities import Capabilities
 from gpumon.sources.gpu import GpuSlow
 from gpumon.sources.gpu_fast import BLANK, Column, GpuFast
@@ -59,13 +59,17 @@ class GpuWorker:
     uuid: GpuUuid
     index: int
     slot: int
-    ring: Ring
-    channel: Channel
+    ring: RowSink
+    channel: Messages
     files: Files
     plan: Plan
     state: GpuState
     driver_gone: Callable[[NvmlError], None]
     """Tells the supervisor that the generation is dead."""
+    now_ns: Callable[[], int] = time.monotonic_ns
+    """CLOCK_MONOTONIC, or the stepped clock that stands for it."""
+    began: Callable[[GpuUuid, float], None] | None = None
+    """Is told that a tick begins, in this thread."""
     lost: bool = False
     """No device at the moment; from the start for one that is known from an earlier generation only."""
     device: Device | None = None
@@ -138,19 +142,25 @@ class GpuWorker:
         due = (time.monotonic() // step + 1) * step + self.slot * STAGGER_S % step
         try:
             while not self._stop.wait(max(0.0, due - time.monotonic())):
-                try:
-                    self.tick(time.monotonic())
-                except BrokenPipeError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - this thread's loop: a bug on one GPU must not end its data
-                    owner = self._owner(self._under_way)
-                    self.channel.send("bug", self._under_way, owner, f"gpu {self.index}", bug_text(error))
+                self.guarded_tick(time.monotonic())
                 now = time.monotonic()
                 due += step * max(1, int((now - due) / step) + 1) if now > due + step else step
         except BrokenPipeError:
             return  # the main process is gone
         finally:
-            self._release()
+            self.let_go()
+
+    def guarded_tick(self, at_s: float) -> None:
+        """``tick``, and whatever it raises is told and forgotten but for the main process's end."""
+        if self.began is not None:
+            self.began(self.uuid, at_s)
+        try:
+            self.tick(at_s)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - this loop: a bug on one GPU must not end its data
+            owner = self._owner(self._under_way)
+            self.channel.send("bug", self._under_way, owner, f"gpu {self.index}", bug_text(error))
 
     def tick(self, at_s: float) -> None:
         """One tick: find the GPU if it is lost, else its row and whatever is due."""
@@ -190,7 +200,7 @@ class GpuWorker:
             return
         self._blanks = 0
         self._find_pause_s = 0.0  # it answers: not for being found alone
-        self.ring.write(self.slot, time.monotonic_ns(), row)
+        self.ring.write(self.slot, self.now_ns(), row)
         # Without the driver's ring of samples, busy time is summed here (sources/gpu_ring.py).
         utilization = row[Column.UTILIZATION]
         if utilization is not None and self._previous_s is not None:
@@ -287,7 +297,7 @@ class GpuWorker:
             self._stop.set()
             self.driver_gone(error)
             return
-        self._release()
+        self.let_go()
         least_s = self.plan.lost_retry_s
         self._find_pause_s = min(max(self._find_pause_s * 2, least_s), 12 * least_s)
         self._find_at_s = at_s + self._find_pause_s
@@ -296,8 +306,11 @@ class GpuWorker:
             reason = "lost" if error.code in DEVICE_GONE else code_name(error.code)
             self.channel.send("gpu_lost", str(self.uuid), str(self.index), f"{reason}: {error}")
 
-    def _release(self) -> None:
-        """Free what NVML holds for this GPU; a GPU that is gone may refuse, and then nothing is left to free."""
+    def let_go(self) -> None:
+        """Free what NVML holds for this GPU: by its own thread, or when it has none.
+
+        A GPU that is gone may refuse, and then nothing is left to free.
+        """
         for part in (self._fast, self._mig):
             if part is not None:
                 try:

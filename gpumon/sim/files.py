@@ -11,29 +11,32 @@ from collections.abc import Sequence
 from gpumon.host.clock import Clock
 from gpumon.host.files import ReadError
 from gpumon.model import Reason
-from gpumon.sim import cgroupfs, procfs, sysfs
-from gpumon.sim.tasks import thread_ids
-from gpumon.sim.world import Task, World
+from gpumon.sim import procfs, sysfs
+from gpumon.sim.cgroupfs import Cgroups
+from gpumon.sim.counters import Counters
+from gpumon.sim.tasks import Census, Living, thread_ids
+from gpumon.sim.world import CPUS, Task, World
 
-_NODES = ("sys", "devices", "system", "node")
-_PCI = ("sys", "bus", "pci", "devices")
+_NODES = "sys/devices/system/node"
+_PCI = "sys/bus/pci/devices"
 _TASK_FILES = ("cgroup", "comm", "maps", "schedstat", "stat", "statm", "status", "task")
-_FIRST_PID_NAMESPACE = 4_026_531_836  # PROC_PID_INIT_INO
+_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO: the pods share the node's
 
 
 class SimFiles:
-    """The port over a simulated host. Holds no descriptors: ``keep`` has nothing to keep."""
+    """The port over a simulated host. Holds no descriptors: ``keep`` has nothing to keep. May be shared by threads."""
 
-    def __init__(self, world: World, clock: Clock, numa_nodes: int = 2) -> None:
-        """``numa_nodes``: 1 or 2."""
-        if numa_nodes not in (1, 2):
-            raise ValueError(f"numa_nodes must be 1 or 2, not {numa_nodes}")
+    def __init__(self, world: World, clock: Clock) -> None:
         self._world = world
         self._clock = clock
-        self._nodes = numa_nodes
+        self._nodes = world.numa_nodes
+        self._census = Census(world)
+        self._counters = Counters(world)
+        self._cgroups = Cgroups(world, self._counters)
+        self._devices = sysfs.devices(world)
 
     def read(self, path: str, *, keep: bool = False, limit: int = 1 << 20) -> bytes:  # noqa: ARG002 - the port's
-        content = self._content(tuple(path.split("/")), self._clock.now_s())
+        content = self._content(path, self._clock.now_s())
         if content is None:
             raise ReadError(path, Reason.UNAVAILABLE, "no such file")
         if len(content) > limit:
@@ -41,91 +44,110 @@ class SimFiles:
         return content
 
     def link(self, path: str) -> str:
-        at_s = self._clock.now_s()
+        living = self._census.at(self._clock.now_s())
         match path.split("/"):
-            case ["proc", pid, "exe"] if self._task(pid, at_s) is not None:
+            case ["proc", pid, "exe"] if _task(living, pid) is not None:
                 return "/usr/bin/python3.12"
-            case ["proc", pid, "ns", "pid"] if (task := self._task(pid, at_s)) is not None:
-                return f"pid:[{_FIRST_PID_NAMESPACE + 1000 * ('', 'a', 'b', 'job').index(task.server)}]"
-            case ["sys", "bus", "pci", "devices", bdf] if bdf in sysfs.devices(self._world):
+            case ["proc", pid, "ns", "pid"] if _task(living, pid) is not None:
+                return _PID_NAMESPACE
+            case ["sys", "bus", "pci", "devices", bdf] if bdf in self._devices:
                 return f"../../../devices/pci{bdf[:7]}/{bdf}"
         raise ReadError(path, Reason.UNAVAILABLE, "no such link")
 
     def list(self, path: str) -> list[str]:
-        names = self._names(path.split("/"), self._clock.now_s())
+        names = self._names(path, self._census.at(self._clock.now_s()))
         if names is None:
             raise ReadError(path, Reason.UNAVAILABLE, "no such folder")
         return sorted(names)
 
-    def _content(self, parts: tuple[str, ...], at_s: float) -> bytes | None:
-        match parts:
-            case ("proc", "vmstat"):
-                return procfs.vmstat(self._world, self._nodes, at_s)
-            case ("proc", "meminfo"):
-                return procfs.meminfo(self._world, self._nodes, at_s)
-            case ("proc", "pressure", resource) if resource in procfs.PRESSURES:
-                return procfs.host_pressure(self._world, resource, at_s)
-            case ("proc", pid, *rest) if (task := self._task(pid, at_s)) is not None:
-                return self._task_file(task, rest, at_s)
-            case (*folder, "online" | "possible" | "has_memory") if tuple(folder) == _NODES:
-                return b"0-1\n" if self._nodes == 2 else b"0\n"
-            case (*folder, name, file) if tuple(folder) == _NODES and name in self._node_names():
-                return sysfs.node_file(self._world, self._nodes, int(name.removeprefix("node")), file, at_s)
-            case (*folder, bdf, file) if tuple(folder) == _PCI:
-                return sysfs.device_file(self._world, self._nodes, bdf, file)
-            case ("cgroup", *folder, file):
-                return cgroupfs.read(self._world, "/".join(folder), file, at_s)
+    def _content(self, path: str, at_s: float) -> bytes | None:
+        root, _, rest = path.partition("/")
+        if root == "proc":
+            first, _, rest = rest.partition("/")
+            task = _task(self._census.at(at_s), first)
+            return self._task_file(task, rest, at_s) if task is not None else self._system_file(first, rest, at_s)
+        folder, _, file = path.rpartition("/")
+        if root == "cgroup":
+            return self._cgroups.read(self._census.at(at_s), folder[len("cgroup/") :], file, at_s)
+        if folder == _NODES and file in {"online", "possible", "has_memory"}:
+            return b"0-1\n" if self._nodes == 2 else b"0\n"
+        above, _, name = folder.rpartition("/")
+        if above == _NODES and name in self._node_names():
+            node = int(name.removeprefix("node"))
+            return sysfs.node_file(self._counters.host(at_s), self._nodes, node, file)
+        if above == _PCI and name in self._devices:
+            return sysfs.device_file(self._devices[name], self._nodes, file)
         return None
 
-    def _task_file(self, task: Task, parts: Sequence[str], at_s: float) -> bytes | None:
-        match parts:
-            case ["stat"]:
-                return procfs.stat(self._world, task, at_s)
-            case ["statm"]:
+    def _system_file(self, name: str, rest: str, at_s: float) -> bytes | None:
+        if name == "vmstat" and not rest:
+            return procfs.vmstat(self._counters.host(at_s), self._nodes)
+        if name == "meminfo" and not rest:
+            return procfs.meminfo(self._counters.host(at_s), self._nodes)
+        if name == "pressure" and rest in procfs.PRESSURES:
+            return procfs.pressure(self._counters.stalled("", rest, at_s), self._counters.averages("", rest, at_s))
+        return None
+
+    def _task_file(self, task: Task, file: str, at_s: float) -> bytes | None:
+        world = self._world
+        match file:
+            case "stat":
+                stopped = world.task_stopped(task.pid, at_s)
+                return procfs.stat(task, world.task_times(task, at_s), stopped=stopped)
+            case "statm":
                 return procfs.statm(task)
-            case ["status"]:
-                return procfs.status(task, self._nodes)
-            case ["comm"]:
+            case "status":
+                stopped = world.task_stopped(task.pid, at_s)
+                return procfs.status(task, self._cpus(task), self._nodes, stopped=stopped)
+            case "comm":
                 return f"{task.comm}\n".encode()
-            case ["cgroup"]:
-                return procfs.cgroup(self._world, task)
-            case ["maps"]:
+            case "cgroup":
+                return procfs.cgroup(task, world.pods[task.server].cgroup if task.server else None)
+            case "maps":
                 return procfs.maps(task)
-            case ["schedstat"]:
-                return procfs.schedstat(self._world, task, None, at_s)
-            case ["task", tid, "schedstat"] if _is_number(tid):
-                return procfs.schedstat(self._world, task, int(tid), at_s)
+            case "schedstat":
+                return procfs.schedstat(task, world.task_times(task, at_s), None)
+        folder, _, rest = file.partition("/")
+        tid, _, name = rest.partition("/")
+        if folder == "task" and name == "schedstat" and _is_number(tid):
+            return procfs.schedstat(task, world.task_times(task, at_s), int(tid))
         return None
 
-    def _names(self, parts: Sequence[str], at_s: float) -> Sequence[str] | None:
-        match parts:
+    def _cpus(self, task: Task) -> str:
+        """CPUs it may run on: those beside its GPU, as the kubelet's topology manager deals them out."""
+        if task.gpu is None:
+            return f"0-{CPUS - 1}"
+        return sysfs.node_cpus(min(self._world.boards[task.gpu].node, self._nodes - 1), self._nodes)
+
+    def _names(self, path: str, living: Living) -> Sequence[str] | None:
+        match path.split("/"):
             case ["proc"]:
-                return [*(str(task.pid) for task in self._world.tasks(at_s)), "meminfo", "pressure", "vmstat"]
+                return [*(str(task.pid) for task in living.tasks), "meminfo", "pressure", "vmstat"]
             case ["proc", "pressure"]:
                 return procfs.PRESSURES
-            case ["proc", pid] if self._task(pid, at_s) is not None:
+            case ["proc", pid] if _task(living, pid) is not None:
                 return _TASK_FILES
-            case ["proc", pid, "task"] if (task := self._task(pid, at_s)) is not None:
-                return [str(tid) for tid in thread_ids(task)]
+            case ["proc", pid, "task"] if (task := _task(living, pid)) is not None:
+                return [pid, *map(str, thread_ids(task))]
             case ["cgroup", *folder]:
-                return cgroupfs.names(self._world, "/".join(folder), at_s)
-        if tuple(parts) == _NODES:
+                return self._cgroups.names(living, "/".join(folder))
+        above, _, name = path.rpartition("/")
+        if path == _NODES:
             return [*self._node_names(), "has_memory", "online", "possible"]
-        if tuple(parts[:-1]) == _NODES and parts[-1] in self._node_names():
+        if above == _NODES and name in self._node_names():
             return sysfs.NODE_FILES
-        if tuple(parts) == _PCI:
-            return [*sysfs.devices(self._world)]
-        if tuple(parts[:-1]) == _PCI and parts[-1] in sysfs.devices(self._world):
+        if path == _PCI:
+            return [*self._devices]
+        if above == _PCI and name in self._devices:
             return sysfs.DEVICE_FILES
         return None
 
-    def _task(self, pid: str, at_s: float) -> Task | None:
-        if not _is_number(pid):
-            return None
-        return next((task for task in self._world.tasks(at_s) if task.pid == int(pid)), None)
-
     def _node_names(self) -> Sequence[str]:
-        return [f"node{node}" for node in range(self._nodes)]
+        return ("node0", "node1")[: self._nodes]
+
+
+def _task(living: Living, pid: str) -> Task | None:
+    return living.by_pid.get(int(pid)) if _is_number(pid) else None
 
 
 def _is_number(text: str) -> bool:

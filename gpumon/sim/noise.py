@@ -6,6 +6,9 @@ remembers where it was.
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: consecutive keys land far apart
 
@@ -24,6 +27,15 @@ def bits(*keys: int) -> int:
 def unit(*keys: int) -> float:
     """A number in [0, 1), even."""
     return (bits(*keys) >> 11) * 2.0**-53
+
+
+def units(last: NDArray[np.uint64], *keys: int) -> NDArray[np.float64]:
+    """``unit(*keys, each)`` for each of many last keys, all below 2**64."""
+    state = (last + np.uint64(1)) * np.uint64(_GOLDEN) + np.uint64(bits(*keys))
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def signed(*keys: int) -> float:

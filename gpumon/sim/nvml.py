@@ -1,15 +1,15 @@
 """NVML of the simulated node: the whole of ``host.nvml.Nvml`` over a ``World``.
 
-Answers as an H200 with driver 590 does (``answers``), MIG off. It asks the clock at every call, as hardware would;
-nothing is cached. Call times are really measured: they are this code's own, a few microseconds each. Waiting for
-events sleeps by the function that is handed in, so that a stepped clock can pass the time.
+Answers as the board does with driver 590 (``answers``), MIG off, at the moment that the clock tells. A GPU that fell
+off the bus answers every call with GPU_IS_LOST; while the driver is unloaded, or was upgraded under the library, so
+does everything with the code for that. Waiting for events sleeps by the function that is handed in, so that a stepped
+clock can pass the time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gpumon.host.clock import Clock
 from gpumon.host.nvml import (
@@ -29,27 +29,20 @@ from gpumon.host.nvml import (
     Utilization,
     UtilizationSample,
 )
-from gpumon.sim.answers import CODES, FIXED, TEXTS, Answer, call_answers, field_answer, margin_c
-from gpumon.sim.nvml_parts import SimEventSet, SimFieldBatch, SimGpmReader, Timed
-from gpumon.sim.timeline import Moment
-from gpumon.sim.workload import Rate
-from gpumon.sim.world import BAR1_MIB, MEMORY_MIB, MIB, RESERVED_MIB, World
+from gpumon.sim.answers import fixed_calls, moving_calls, refusals
+from gpumon.sim.look import TICK_S, Look, driver_fault
+from gpumon.sim.nvml_parts import SimEventSet, SimFieldBatch, SimGpmReader, count_call
+from gpumon.sim.timeline import Timeline
+from gpumon.sim.world import MIB, World
 
-_TICK_S = 1 / 7  # the driver's utilization ring: 72 samples, about 10 s
-_RING = 72
+_RING = 72  # of the driver's utilization samples: about 10 s
+_PROCESS_TICKS = 7
+_CONTEXTS_MIB = 512  # what contexts hold besides what the processes are told to hold
 _PROCESS_FUNCTIONS = {
     "compute": "nvmlDeviceGetComputeRunningProcesses_v3",
     "graphics": "nvmlDeviceGetGraphicsRunningProcesses_v3",
     "mps": "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Handle:
-    """What a Device of the simulation stands for."""
-
-    index: int
-    answers: dict[str, Answer]
 
 
 class SimNvml:
@@ -62,56 +55,56 @@ class SimNvml:
         self._world = world
         self._clock = clock
         self._sleep = sleep
+        self._timeline = Timeline(world.scenario)
+        self._fixed = [fixed_calls(world.model, board.index) for board in world.boards]
+        self._moving = moving_calls(world.model)
+        self._refusals = refusals(world.model)
         self._open = False
         self._epoch_s = 0.0
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        with Timed(self.calls, "nvmlInitWithFlags"):
-            # Frozen for the generation: the driver's timestamps must not jitter with the wall clock.
-            self._epoch_s = self._clock.to_unix(0.0)
-            self._open = True
-            self.generation += 1
+        function = "nvmlInitWithFlags"
+        count_call(self.calls, function)
+        fault = driver_fault(self._world, self._clock.now_s())
+        if fault is not None:
+            raise NvmlError(fault, function)
+        # Frozen for the generation: the driver's timestamps must not jitter with the wall clock.
+        self._epoch_s = self._clock.to_unix(0.0)
+        self._open = True
+        self.generation += 1
 
     def close(self) -> None:
         if self._open:
-            with Timed(self.calls, "nvmlShutdown"):
-                self._open = False
+            count_call(self.calls, "nvmlShutdown")
+            self._open = False
 
     def driver(self) -> Driver:
-        self._need_open("nvmlSystemGetDriverVersion")
-        with Timed(self.calls, "nvmlSystemGetDriverVersion"):
-            return Driver("590.48.01", "13.590.48.01", "13.1")
+        self._need_driver("nvmlSystemGetDriverVersion")
+        return Driver("590.48.01", "13.590.48.01", "13.1")
 
     # --- devices --------------------------------------------------------------------------------------------------
 
     def device_count(self) -> int:
-        self._need_open("nvmlDeviceGetCount_v2")
-        with Timed(self.calls, "nvmlDeviceGetCount_v2"):
-            return len(self._world.boards)
+        self._need_driver("nvmlDeviceGetCount_v2")
+        return len(self._world.boards)
 
     def device(self, index: int) -> Device:
-        function = "nvmlDeviceGetHandleByIndex_v2"
-        self._need_open(function)
-        with Timed(self.calls, function):
-            if not 0 <= index < len(self._world.boards):
-                raise NvmlError(Code.INVALID_ARGUMENT, function)
-            return Device(self.generation, index, _Handle(index, call_answers(self._world, index)))
+        return self._device(index, "nvmlDeviceGetHandleByIndex_v2")
 
     def device_by_uuid(self, uuid: str) -> Device:
         function = "nvmlDeviceGetHandleByUUID"
-        self._need_open(function)
         for board in self._world.boards:
             if board.uuid == uuid:
-                return self.device(board.index)
+                return self._device(board.index, function)
+        self._need_driver(function)
         raise NvmlError(Code.NOT_FOUND, function)
 
     def mig_device(self, parent: Device, index: int) -> Device:
         function = "nvmlDeviceGetMigDeviceHandleByIndex"
-        self._live(parent)
-        with Timed(parent.calls, function):
-            raise NvmlError(Code.NOT_FOUND, f"{function}({index})")
+        self._ask(parent, function)
+        raise NvmlError(Code.NOT_FOUND, f"{function}({index})")
 
     # --- numbers and texts ----------------------------------------------------------------------------------------
 
@@ -119,161 +112,140 @@ class SimNvml:
         return self.numbers(device, call)[0]
 
     def numbers(self, device: Device, call: Call) -> tuple[int, ...]:
-        handle = self._live(device)
-        function = call.functions[0]
-        with Timed(device.calls, function):
-            answer = handle.answers.get(call.name)
-            if answer is not None:
-                at_s = self._clock.now_s()
-                return (answer(self._world.gpu(handle.index, at_s), at_s),)
-            fixed = FIXED.get(call.name)
-            if fixed is None:
-                raise NvmlError(CODES.get(call.name, Code.NOT_SUPPORTED), function)
-            return fixed
+        look = self._ask(device, call.functions[0])
+        name = call.name
+        moving = self._moving.get(name)
+        if moving is not None:
+            return moving(look)
+        fixed = self._fixed[look.index].get(name)
+        if fixed is None:
+            raise NvmlError(self._refusals.get(name, Code.NOT_SUPPORTED), call.functions[0])
+        return fixed
 
     def text(self, device: Device, call: TextCall) -> str:
-        handle = self._live(device)
-        with Timed(device.calls, call.function):
-            if call.name == "uuid":
-                return self._world.boards[handle.index].uuid
-            text = TEXTS.get(call.name)
-            if text is None:
-                raise NvmlError(Code.NOT_SUPPORTED, call.function)
-            return text
+        look = self._ask(device, call.function)
+        match call.name:
+            case "uuid":
+                return self._world.boards[look.index].uuid
+            case "name":
+                return look.model.name
+            case "vbios":
+                return look.model.vbios
+        raise NvmlError(Code.NOT_SUPPORTED, call.function)
 
     def pci_bus_id(self, device: Device) -> str:
-        handle = self._live(device)
-        with Timed(device.calls, "nvmlDeviceGetPciInfo_v3"):
-            return self._world.boards[handle.index].bdf
+        return self._world.boards[self._ask(device, "nvmlDeviceGetPciInfo_v3").index].bdf
 
     # --- structs --------------------------------------------------------------------------------------------------
 
     def utilization(self, device: Device) -> Utilization:
-        handle = self._live(device)
-        with Timed(device.calls, "nvmlDeviceGetUtilizationRates"):
-            end_s = self._clock.now_s() // _TICK_S * _TICK_S
-            older, newer = self._world.gpu(handle.index, end_s - _TICK_S), self._world.gpu(handle.index, end_s)
-            busy = _percent(newer.total(Rate.BUSY) - older.total(Rate.BUSY))
-            # Time in which memory was touched at all, not bandwidth.
-            return Utilization(busy, min(busy, _percent(0.6 * (newer.total(Rate.DRAM) - older.total(Rate.DRAM)))))
+        return Utilization(*self._ask(device, "nvmlDeviceGetUtilizationRates").utilization())
 
     def memory(self, device: Device) -> Memory:
-        handle = self._live(device)
-        with Timed(device.calls, "nvmlDeviceGetMemoryInfo_v2"):
-            used = self._used_mib(handle.index)
-            return Memory(
-                total=MEMORY_MIB * MIB,
-                used=used * MIB,
-                free=(MEMORY_MIB - RESERVED_MIB - used) * MIB,
-                reserved=RESERVED_MIB * MIB,
-            )
+        look = self._ask(device, "nvmlDeviceGetMemoryInfo_v2")
+        model, used = look.model, self._used_mib(look)
+        return Memory(
+            model.memory_mib * MIB,
+            used * MIB,
+            (model.memory_mib - model.reserved_mib - used) * MIB,
+            model.reserved_mib * MIB,
+        )
 
     def bar1(self, device: Device) -> Bar1:
-        handle = self._live(device)
-        with Timed(device.calls, "nvmlDeviceGetBAR1MemoryInfo"):
-            used = self._used_mib(handle.index) + 2
-            return Bar1(total=BAR1_MIB * MIB, used=used * MIB, free=(BAR1_MIB - used) * MIB)
+        look = self._ask(device, "nvmlDeviceGetBAR1MemoryInfo")
+        total, used = look.model.bar1_mib, self._used_mib(look) + 2
+        return Bar1(total=total * MIB, used=used * MIB, free=(total - used) * MIB)
 
     def temperature(self, device: Device) -> int:
-        handle = self._live(device)
-        with Timed(device.calls, "nvmlDeviceGetTemperatureV"):
-            return int(self._moment(handle.index).temperature_c)
+        return int(self._ask(device, "nvmlDeviceGetTemperatureV").moment.temperature_c)
 
     def temperature_margin(self, device: Device) -> int:
-        handle = self._live(device)
-        with Timed(device.calls, "nvmlDeviceGetMarginTemperature"):
-            return margin_c(self._moment(handle.index))
+        look = self._ask(device, "nvmlDeviceGetMarginTemperature")
+        return int(look.model.slowdown_c) - int(look.moment.temperature_c)
 
     # --- batches --------------------------------------------------------------------------------------------------
 
     def fields(self, device: Device, fields: Sequence[Field]) -> SimFieldBatch:
-        handle = self._live(device)
-        answers = [field_answer(self._world, handle.index, field) for field in fields]
-        return SimFieldBatch(device, tuple(fields), answers, self._now)
+        self._live(device)
+        return SimFieldBatch(device, tuple(fields), self._world.model, self._ask)
 
     def gpm_supported(self, device: Device) -> bool:
-        self._live(device)
-        with Timed(device.calls, "nvmlGpmQueryDeviceSupport"):
-            return True
+        return self._ask(device, "nvmlGpmQueryDeviceSupport").model.gpm
 
     def gpm(self, device: Device, metrics: Sequence[int]) -> SimGpmReader:
-        self._live(device)
-        return SimGpmReader(device, tuple(metrics), self._now)
+        if not self._live(device).model.gpm:
+            raise NvmlError(Code.NOT_SUPPORTED, "nvmlGpmSampleGet")
+        return SimGpmReader(device, tuple(metrics), self._ask)
 
     # --- lists ----------------------------------------------------------------------------------------------------
 
     def utilization_samples(self, device: Device, since_us: int) -> list[UtilizationSample]:
-        handle = self._live(device)
-        with Timed(device.calls, "nvmlDeviceGetSamples"):
-            newest = int(self._clock.now_s() // _TICK_S)
-            ticks = [tick for tick in range(newest - _RING + 1, newest + 1) if self._stamp_us(tick) > since_us]
-            if not ticks:
-                return []
-            totals = [self._world.gpu(handle.index, tick * _TICK_S).total(Rate.BUSY) for tick in (ticks[0] - 1, *ticks)]
-            return [
-                UtilizationSample(self._stamp_us(tick), _percent(newer - older))
-                for tick, older, newer in zip(ticks, totals[:-1], totals[1:], strict=True)
-            ]
+        look = self._ask(device, "nvmlDeviceGetSamples")
+        newest = int(look.at_s // TICK_S)
+        ticks = [tick for tick in range(newest - _RING + 1, newest + 1) if self._stamp_us(tick) > since_us]
+        if not ticks:
+            return []
+        busy = look.busy_percents(ticks[0], newest)
+        return [UtilizationSample(self._stamp_us(tick), value) for tick, value in zip(ticks, busy, strict=True)]
 
     def processes(self, device: Device, kind: str) -> list[RunningProcess]:
-        handle = self._live(device)
-        with Timed(device.calls, _PROCESS_FUNCTIONS[kind]):
-            if kind != "compute":
-                return []
-            tasks = self._world.gpu_tasks(handle.index, self._clock.now_s())
-            return [RunningProcess(task.pid, task.gpu_mib * MIB, None, None) for task in tasks]
+        look = self._ask(device, _PROCESS_FUNCTIONS[kind])
+        if kind != "compute":
+            return []
+        tasks = self._world.gpu_tasks(look.index, look.at_s)
+        return [RunningProcess(task.pid, task.gpu_mib * MIB, None, None) for task in tasks]
 
     def process_utilization(self, device: Device, since_us: int) -> list[ProcessUtilization]:
-        handle = self._live(device)
-        with Timed(device.calls, "nvmlDeviceGetProcessUtilization"):
-            tick = int(self._clock.now_s() // _TICK_S)
-            stamp_us = self._stamp_us(tick)
-            tasks = self._world.gpu_tasks(handle.index, tick * _TICK_S)
-            if stamp_us <= since_us or not tasks:
-                return []
-            older = self._world.gpu(handle.index, (tick - 7) * _TICK_S)
-            newer = self._world.gpu(handle.index, tick * _TICK_S)
-            sm = newer.total(Rate.SM) - older.total(Rate.SM)
-            dram = newer.total(Rate.DRAM) - older.total(Rate.DRAM)
-            rows = []
-            for task in tasks:
-                share = 1.0 if len(tasks) == 1 else 0.15 if task.server == "job" else 0.85
-                row = ProcessUtilization(task.pid, stamp_us, int(100 * share * sm), int(60 * share * dram))
-                if row.sm or row.memory:  # NVML leaves out who did nothing
-                    rows.append(row)
-            return rows
+        look = self._ask(device, "nvmlDeviceGetProcessUtilization")
+        tick = int(look.at_s // TICK_S)
+        stamp_us = self._stamp_us(tick)
+        if stamp_us <= since_us:
+            return []
+        rows = [ProcessUtilization(pid, stamp_us, sm, memory) for pid, sm, memory in look.shares(tick, _PROCESS_TICKS)]
+        return [row for row in rows if row.sm or row.memory]  # NVML leaves out who did nothing
 
     def events(self) -> SimEventSet:
-        self._need_open("nvmlEventSetCreate")
+        self._need_driver("nvmlEventSetCreate")
         return SimEventSet(self._world, self._clock, self._sleep, lambda device: self._live(device).index)
 
     # --- what the parts share -------------------------------------------------------------------------------------
 
-    def _need_open(self, function: str) -> None:
-        if not self._open:
-            raise NvmlError(Code.UNINITIALIZED, function)
+    def _device(self, index: int, function: str) -> Device:
+        self._need_driver(function)
+        if not 0 <= index < len(self._world.boards):
+            raise NvmlError(Code.INVALID_ARGUMENT, function)
+        look = Look(self._world, self._timeline, index, self._clock.now_s())
+        if look.fault is not None:
+            raise NvmlError(look.fault, function)
+        return Device(self.generation, index, look)
 
-    def _live(self, device: Device) -> _Handle:
+    def _need_driver(self, function: str) -> None:
+        """For calls that are of no device."""
+        count_call(self.calls, function)
+        fault = driver_fault(self._world, self._clock.now_s()) if self._open else Code.UNINITIALIZED
+        if fault is not None:
+            raise NvmlError(fault, function)
+
+    def _live(self, device: Device) -> Look:
         if device.generation != self.generation or not self._open:
             raise StaleDeviceError(f"device of generation {device.generation}, now {self.generation}")
-        handle = device.handle
-        assert isinstance(handle, _Handle)
-        return handle
+        look = device.handle
+        assert isinstance(look, Look)
+        return look
 
-    def _now(self, device: Device) -> tuple[float, Moment]:
+    def _ask(self, device: Device, function: str) -> Look:
+        """The GPU now; every call on a device comes through here."""
+        look = self._live(device)
+        count_call(device.calls, function)
         at_s = self._clock.now_s()
-        return at_s, self._world.gpu(self._live(device).index, at_s)
+        if at_s != look.at_s:
+            look.turn(at_s)
+        if look.fault is not None:
+            raise NvmlError(look.fault, function)
+        return look
 
-    def _moment(self, index: int) -> Moment:
-        return self._world.gpu(index, self._clock.now_s())
-
-    def _used_mib(self, index: int) -> int:
-        # The contexts' own memory is on top of what the processes are told to hold.
-        return 512 + sum(task.gpu_mib for task in self._world.gpu_tasks(index, self._clock.now_s()))
+    def _used_mib(self, look: Look) -> int:
+        return _CONTEXTS_MIB + sum([task.gpu_mib for task in self._world.gpu_tasks(look.index, look.at_s)])
 
     def _stamp_us(self, tick: int) -> int:
-        return int((self._epoch_s + tick * _TICK_S) * 1e6)
-
-
-def _percent(busy_s: float) -> int:
-    return min(100, max(0, round(100 * busy_s / _TICK_S)))
+        return int((self._epoch_s + tick * TICK_S) * 1e6)

@@ -1,98 +1,131 @@
-"""What is made from a simulated device or library: field batches, GPM readers, event sets, and call times."""
+"""What is made from a simulated device or library: field batches, GPM readers, event sets, and call times.
+
+A call's duration is simulated too: it is what that call usually takes on a real driver, not what this code takes.
+"""
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 
 from gpumon.catalogue import CALL_BOUNDS
 from gpumon.host.clock import Clock
 from gpumon.host.nvml import EVENT_XID, CallTimes, Code, Device, Event, Field, GpmReading, NvmlError
-from gpumon.sim.answers import Answer, gpm_total
-from gpumon.sim.story import Kind
-from gpumon.sim.timeline import Moment
-from gpumon.sim.world import World
+from gpumon.sim.answers import GPM, Answer, Counter, field_answer
+from gpumon.sim.look import Look, driver_fault
+from gpumon.sim.state import Rate, XidEvent
+from gpumon.sim.world import Model, World
 
-Now = Callable[[Device], tuple[float, Moment]]
-"""Steady time and the GPU at it; raises StaleDeviceError for a device of another generation."""
+Ask = Callable[[Device, str], Look]
+"""State of a device now, for a function; raises NvmlError and StaleDeviceError as the function would."""
 
-_BOUNDS_NS = tuple(int(bound * 1e9) for bound in CALL_BOUNDS)
+_USUAL_NS = {  # public reports (MangoHud#2104) where there are any, else their order of magnitude
+    "nvmlInitWithFlags": 90_000_000,
+    "nvmlShutdown": 4_000_000,
+    "nvmlDeviceGetUtilizationRates": 2_500,
+    "nvmlDeviceGetMemoryInfo_v2": 11_600,
+    "nvmlDeviceGetFieldValues": 60_000,
+    "nvmlGpmSampleGet": 40_000,
+    "nvmlDeviceGetComputeRunningProcesses_v3": 1_200_000,
+    "nvmlDeviceGetGraphicsRunningProcesses_v3": 4_491_000,
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3": 1_200_000,
+    "nvmlDeviceGetProcessUtilization": 300_000,
+    "nvmlDeviceGetSamples": 90_000,
+}
+_OTHER_NS = 5_000
+_BOUNDS_NS = [bound * 1e9 for bound in CALL_BOUNDS]
+_BUCKETS = {function: bisect_left(_BOUNDS_NS, took_ns) for function, took_ns in _USUAL_NS.items()}
+_OTHER_BUCKET = bisect_left(_BOUNDS_NS, _OTHER_NS)
 
 
-class Timed:
-    """Takes down one call in a device's CallTimes."""
-
-    __slots__ = ("_calls", "_function")
-
-    def __init__(self, calls: CallTimes, function: str) -> None:
-        self._calls = calls
-        self._function = function
-
-    def __enter__(self) -> None:
-        self._calls.started_ns = time.monotonic_ns()
-        self._calls.name = self._function
-
-    def __exit__(self, *_: object) -> None:
-        calls = self._calls
-        took = time.monotonic_ns() - calls.started_ns
-        calls.name = None
-        row = calls.durations.get(self._function)
-        if row is None:
-            row = calls.durations[self._function] = [0] * (len(_BOUNDS_NS) + 2)
-        row[bisect_left(_BOUNDS_NS, took)] += 1
-        row[-1] += took
+def count_call(calls: CallTimes, function: str) -> None:
+    """Take down a call that is done."""
+    row = calls.durations.get(function)
+    if row is None:
+        row = calls.durations[function] = [0] * (len(_BOUNDS_NS) + 2)
+    row[_BUCKETS.get(function, _OTHER_BUCKET)] += 1
+    row[-1] += _USUAL_NS.get(function, _OTHER_NS)
 
 
 class SimFieldBatch:
     """A fixed set of fields of one simulated GPU."""
 
-    def __init__(self, device: Device, fields: tuple[Field, ...], answers: Sequence[Answer | None], now: Now) -> None:
-        """``answers``: of each field, None where it is not supported."""
+    def __init__(self, device: Device, fields: tuple[Field, ...], model: Model, ask: Ask) -> None:
         self.fields = fields
         self._device = device
-        self._answers = answers
-        self._now = now
+        self._ask = ask
+        self._still: list[int | float | None] = [None] * len(fields)
+        """What never changes, in its place."""
+        self._codes = [int(Code.SUCCESS)] * len(fields)
+        self._counters: list[tuple[int, Rate, float]] = []
+        self._others: list[tuple[int, Answer]] = []
+        for place, field in enumerate(fields):
+            answer = field_answer(model, field)
+            if isinstance(answer, Counter):
+                self._counters.append((place, *answer))
+            elif isinstance(answer, int):
+                self._still[place] = answer
+            elif answer is not None:
+                self._others.append((place, answer))
+            else:
+                self._codes[place] = int(Code.NOT_SUPPORTED)
 
     def read(self) -> list[int | float | None]:
-        with Timed(self._device.calls, "nvmlDeviceGetFieldValues"):
-            at_s, moment = self._now(self._device)
-            return [None if answer is None else answer(moment, at_s) for answer in self._answers]
+        look = self._ask(self._device, "nvmlDeviceGetFieldValues")
+        values = self._still.copy()
+        total = look.moment.total
+        for place, rate, factor in self._counters:
+            values[place] = int(total(rate) * factor)
+        for place, answer in self._others:
+            values[place] = answer(look)
+        return values
 
     def codes(self) -> list[int]:
-        return [Code.NOT_SUPPORTED if answer is None else Code.SUCCESS for answer in self._answers]
+        return self._codes
 
 
 class SimGpmReader:
     """Means between two readings, which are exact: differences of the integrals."""
 
-    def __init__(self, device: Device, metrics: tuple[int, ...], now: Now) -> None:
+    def __init__(self, device: Device, metrics: tuple[int, ...], ask: Ask) -> None:
         self.metrics = metrics
         self._device = device
-        self._now = now
-        self._older: tuple[float, list[float | None]] | None = None
+        self._ask = ask
+        self._rates = tuple(sorted({rate for metric in metrics for rate, _ in GPM.get(metric, ())}))
+        places = {rate: place for place, rate in enumerate(self._rates)}
+        self._terms = [
+            tuple((places[rate], factor) for rate, factor in GPM[metric]) if metric in GPM else None
+            for metric in metrics
+        ]
+        self._codes = tuple(int(Code.SUCCESS if metric in GPM else Code.NOT_SUPPORTED) for metric in metrics)
+        self._older: tuple[float, list[float]] | None = None
 
     def read(self) -> GpmReading | None:
-        calls = self._device.calls
-        with Timed(calls, "nvmlGpmSampleGet"):
-            at_s, moment = self._now(self._device)
-            totals = [gpm_total(metric, moment) for metric in self.metrics]
-        if self._older is None:
+        look = self._ask(self._device, "nvmlGpmSampleGet")
+        total = look.moment.total
+        totals = [total(rate) for rate in self._rates]
+        older, at_s = self._older, look.at_s
+        if older is None:
             self._older = (at_s, totals)
             return None
-        older_s, older = self._older
-        interval_s = at_s - older_s
-        with Timed(calls, "nvmlGpmMetricsGet"):
-            if interval_s <= 0:
-                raise NvmlError(Code.INVALID_ARGUMENT, "nvmlGpmMetricsGet")
-            self._older = (at_s, totals)
-            # Differences of long sums: what is zero may come out a hair below.
-            values = tuple(
-                None if new is None or old is None else max(0.0, (new - old) / interval_s)
-                for new, old in zip(totals, older, strict=True)
-            )
-            codes = tuple(Code.NOT_SUPPORTED if value is None else Code.SUCCESS for value in values)
-            return GpmReading(values, codes, interval_s)
+        count_call(self._device.calls, "nvmlGpmMetricsGet")
+        interval_s = at_s - older[0]
+        if interval_s <= 0:
+            raise NvmlError(Code.INVALID_ARGUMENT, "nvmlGpmMetricsGet")
+        self._older = (at_s, totals)
+        # Differences of long sums: what is zero may come out a hair below.
+        means = [max(0.0, (new - old) / interval_s) for new, old in zip(totals, older[1], strict=True)]
+        values: list[float | None] = []
+        for terms in self._terms:
+            if terms is None:
+                values.append(None)
+            elif len(terms) == 1:
+                place, factor = terms[0]
+                values.append(means[place] * factor)
+            else:
+                values.append(float(sum([means[place] * factor for place, factor in terms])))
+        return GpmReading(tuple(values), self._codes, interval_s)
 
     def reset(self) -> None:
         self._older = None
@@ -102,7 +135,7 @@ class SimGpmReader:
 
 
 class SimEventSet:
-    """XID events of the registered GPUs, at the story's times and after registration only."""
+    """XID events of the registered GPUs, at the world's times and after registration only."""
 
     def __init__(
         self, world: World, clock: Clock, sleep: Callable[[float], object], index_of: Callable[[Device], int]
@@ -113,6 +146,9 @@ class SimEventSet:
         self._sleep = sleep
         self._index_of = index_of
         self._since_s: dict[int, float] = {}
+        self._asked_s = clock.now_s()
+        """Up to when the world was asked; what it said waits in ``_events``."""
+        self._events: deque[XidEvent] = deque()
 
     def register(self, device: Device) -> bool:
         self._since_s[self._index_of(device)] = self._clock.now_s()
@@ -123,21 +159,36 @@ class SimEventSet:
         while True:
             now_s = self._clock.now_s()
             due = self._next(max(now_s, deadline_s))
-            if due is not None and due[0] <= now_s:
-                at_s, index, xid = due
-                self._since_s[index] = at_s
-                return Event(self._world.boards[index].uuid, EVENT_XID, xid)
+            if due is not None and due.at_s <= now_s:
+                self._events.popleft()
+                return Event(self._world.boards[due.gpu].uuid, EVENT_XID, due.xid)
+            self._check(now_s)
             if now_s >= deadline_s:
                 return None
-            self._sleep((deadline_s if due is None else min(due[0], deadline_s)) - now_s)
+            self._sleep((deadline_s if due is None else min(due.at_s, deadline_s)) - now_s)
 
     def close(self) -> None:
         self._since_s.clear()
 
-    def _next(self, until_s: float) -> tuple[float, int, int] | None:
+    def _next(self, until_s: float) -> XidEvent | None:
         if not self._since_s:
             return None
-        for at_s, event in self._world.occurrences(Kind.XID, min(self._since_s.values()), until_s):
-            if at_s > self._since_s.get(event.gpu, at_s):
-                return at_s, event.gpu, int(event.rate)
+        if until_s > self._asked_s:
+            self._events.extend(self._world.xids(self._asked_s, until_s))
+            self._asked_s = until_s
+        while self._events:
+            event = self._events[0]
+            since_s = self._since_s.get(event.gpu)
+            if since_s is not None and event.at_s > since_s:
+                return event
+            self._events.popleft()
         return None
+
+    def _check(self, at_s: float) -> None:
+        """Fail as NVML does when the driver or a registered GPU is gone."""
+        function = "nvmlEventSetWait_v2"
+        fault = driver_fault(self._world, at_s)
+        if fault is not None:
+            raise NvmlError(fault, function)
+        if not all(self._world.hardware(index, at_s).present for index in self._since_s):
+            raise NvmlError(Code.GPU_IS_LOST, function)

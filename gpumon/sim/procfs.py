@@ -1,32 +1,22 @@
 """The simulated host's /proc, byte for byte as Linux 6.8 writes it.
 
 System-wide: vmstat, meminfo, pressure. Per process: stat, statm, status, schedstat, cgroup, maps, comm. Pages are
-4 KiB, ticks 10 ms. ``files`` finds the way here.
+4 KiB, ticks 10 ms. Everything is made from what it is given; ``files`` finds the way here and asks the world. What
+the world does not keep are constants: gpumon reads none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from gpumon.sim import noise
-from gpumon.sim.sysfs import node_cpus
-from gpumon.sim.tasks import (
-    Stalled,
-    host_faults,
-    host_stalled,
-    numa_pages,
-    task_times,
-    thread_ids,
-    thread_shares,
-    used_share,
-)
-from gpumon.sim.world import CPUS, MEMORY_KB_PER_NODE, Task, World
+from gpumon.sim.state import HostTotals, Stalled, TaskTimes
+from gpumon.sim.tasks import thread_share
+from gpumon.sim.world import CPUS, MEMORY_KB_PER_NODE, Task
 
 TICKS = 100
 PAGE = 4096
 PRESSURES = ("cpu", "io", "memory")
 
-_WINDOWS_S = (10.0, 60.0, 300.0)
+_SWAP_KB = 8_388_604
+_SWAPPED_KB = 73_760  # what was out before anything was counted
 _HEAP = 0x5601_2F40_0000
 _ARENA = 0x7F10_0000_0000
 _SYSTEM_CGROUPS = {
@@ -37,56 +27,32 @@ _SYSTEM_CGROUPS = {
 }
 
 
-def vmstat(world: World, nodes: int, at_s: float) -> bytes:
+def vmstat(host: HostTotals, nodes: int) -> bytes:
     """/proc/vmstat, the keys of a NUMA kernel with swap, in the kernel's order."""
-    minor, major = host_faults(world, at_s)
-    free, file_pages = _memory_pages(world, nodes, at_s)
-    hit, other = numa_pages(world, at_s)
-    busy = int(world.load_total(at_s))
-    rows = {
-        "nr_free_pages": free,
-        "nr_zone_inactive_anon": 1_204_511,
-        "nr_zone_active_anon": 160_220_118,
-        "nr_zone_inactive_file": file_pages * 3 // 5,
-        "nr_zone_active_file": file_pages * 2 // 5,
-        "nr_zone_unevictable": 7_340_032,
-        "nr_mlock": 7_340_032,
-        "numa_hit": hit * nodes,
-        "numa_miss": other if nodes > 1 else 0,
-        "numa_foreign": other if nodes > 1 else 0,
-        "numa_interleave": 5_120 * nodes,
-        "numa_local": hit * nodes - other if nodes > 1 else hit,
-        "numa_other": other if nodes > 1 else 0,
-        "nr_dirty": 1_000 + busy % 700,
-        "nr_writeback": 0,
-        "workingset_refault_anon": 0,
-        "workingset_refault_file": major - 900_000,
-        "pgpgin": 4 * major + 9_000_000,
-        "pgpgout": 31_000_000 + 2_100 * busy,
-        "pswpin": 1_205,
-        "pswpout": 18_440,
-        "allocstall_normal": 214,
-        "allocstall_movable": 1_977,
-        "pgfree": minor + 900_000_000,
-        "pgfault": minor + major,
-        "pgmajfault": major,
-        "oom_kill": 0,
-        "numa_pte_updates": 0,
-        "numa_hint_faults": 0,
-        "numa_hint_faults_local": 0,
-        "numa_pages_migrated": 0,
-        "pgmigrate_success": 8_120_455,
-        "pgmigrate_fail": 12_204,
-        "thp_fault_alloc": 3_104_220 + 4 * busy,
-        "thp_fault_fallback": 10_457,
-    }
-    return "".join(f"{key} {value}\n" for key, value in rows.items()).encode()
+    free, file_pages = _memory_pages(host, nodes)
+    hit, other, major = host.numa_hits * nodes, host.numa_misses, host.major_faults
+    swapped_in, swapped_out = host.swap_in_pages, host.swap_out_pages
+    return (
+        f"nr_free_pages {free}\nnr_zone_inactive_anon 1204511\nnr_zone_active_anon 160220118\n"
+        f"nr_zone_inactive_file {file_pages * 3 // 5}\nnr_zone_active_file {file_pages * 2 // 5}\n"
+        "nr_zone_unevictable 7340032\nnr_mlock 7340032\n"
+        f"numa_hit {hit}\nnuma_miss {other}\nnuma_foreign {other}\nnuma_interleave {5_120 * nodes}\n"
+        f"numa_local {hit - other}\nnuma_other {other}\nnr_dirty 1204\nnr_writeback 0\n"
+        f"workingset_refault_anon {swapped_in}\nworkingset_refault_file {major}\n"
+        f"pgpgin {4 * (major + swapped_in) + 9_000_000}\npgpgout {4 * swapped_out + 31_000_000}\n"
+        f"pswpin {swapped_in}\npswpout {swapped_out}\nallocstall_normal 214\nallocstall_movable 1977\n"
+        f"pgfree {host.minor_faults + 900_000_000}\npgfault {host.minor_faults + major}\npgmajfault {major}\n"
+        f"oom_kill {host.oom_kills}\n"
+        "numa_pte_updates 0\nnuma_hint_faults 0\nnuma_hint_faults_local 0\nnuma_pages_migrated 0\n"
+        "pgmigrate_success 8120455\npgmigrate_fail 12204\nthp_fault_alloc 3104220\nthp_fault_fallback 10457\n"
+    ).encode()
 
 
-def meminfo(world: World, nodes: int, at_s: float) -> bytes:
+def meminfo(host: HostTotals, nodes: int) -> bytes:
     """/proc/meminfo, kB."""
-    free, file_pages = (pages * 4 for pages in _memory_pages(world, nodes, at_s))
+    free, file_pages = (pages * 4 for pages in _memory_pages(host, nodes))
     total = MEMORY_KB_PER_NODE * nodes
+    swapped = min(_SWAP_KB, max(0, _SWAPPED_KB + 4 * (host.swap_out_pages - host.swap_in_pages)))
     rows = {
         "MemTotal": total,
         "MemFree": free,
@@ -98,8 +64,8 @@ def meminfo(world: World, nodes: int, at_s: float) -> bytes:
         "Inactive": file_pages * 3 // 5,
         "Unevictable": 29_360_128,
         "Mlocked": 29_360_128,
-        "SwapTotal": 8_388_604,
-        "SwapFree": 8_314_844,
+        "SwapTotal": _SWAP_KB,
+        "SwapFree": _SWAP_KB - swapped,
         "Dirty": 4_120,
         "Writeback": 0,
         "AnonPages": total - free - file_pages,
@@ -108,43 +74,23 @@ def meminfo(world: World, nodes: int, at_s: float) -> bytes:
     return "".join(f"{key + ':':<16}{value:8} kB\n" for key, value in rows.items()).encode()
 
 
-def pressure(total: Callable[[float], Stalled], at_s: float) -> bytes:
-    """A pressure file. ``total``: its totals at a moment; the averages are those of the time before."""
-    now = total(at_s)
-    before = [total(at_s - window) for window in _WINDOWS_S]
-    lines = (
-        _pressure_line("some", now.some_s, [moment.some_s for moment in before]),
-        _pressure_line("full", now.full_s, [moment.full_s for moment in before]),
-    )
-    return "".join(lines).encode()
+def pressure(now: Stalled, averages: tuple[str, str]) -> bytes:
+    """A pressure file. averages: those of ``some`` and of ``full``, as the kernel writes them."""
+    some, full = averages
+    return f"some {some} total={int(now.some_s * 1e6)}\nfull {full} total={int(now.full_s * 1e6)}\n".encode()
 
 
-def host_pressure(world: World, resource: str, at_s: float) -> bytes:
-    """/proc/pressure/<resource>."""
-    return pressure(lambda moment: host_stalled(world, resource, moment), at_s)
-
-
-def _pressure_line(kind: str, now_s: float, before_s: list[float]) -> str:
-    shares = [
-        min(100.0, max(0.0, 100 * (now_s - before) / window))
-        for before, window in zip(before_s, _WINDOWS_S, strict=True)
-    ]
-    return "{} avg10={:.2f} avg60={:.2f} avg300={:.2f} total={}\n".format(kind, *shares, int(now_s * 1e6))
-
-
-def stat(world: World, task: Task, at_s: float) -> bytes:
+def stat(task: Task, times: TaskTimes, *, stopped: bool) -> bytes:
     """/proc/<pid>/stat, 52 fields."""
-    times = task_times(world, task, at_s)
-    fields: list[int | str] = [
-        *(task.pid, f"({task.comm})", "R" if task.cpus > 1 else "S", task.parent, task.pid, task.pid, 0, -1),
-        *(4_194_304, times.minor_faults, 0, times.major_faults, 0),
-        *(int(times.user_s * TICKS), int(times.system_s * TICKS), 0, 0, 20, 0, task.threads, 0),
-        *(start_ticks(task), 6 * task.resident_mib << 20, (task.resident_mib << 20) // PAGE, (1 << 64) - 1),
-        *(0x55D0_0000_1000, 0x55D0_0020_0000, 0x7FFC_1000_0000, 0, 0, 0, 0, 16_781_312, 16_386, 0, 0, 0),
-        *(17, task.pid % CPUS, 0, 0, 0, 0, 0, 0x55D0_0040_0000, 0x55D0_0042_0000, _HEAP),
-        *(0x7FFC_1000_2000, 0x7FFC_1000_2040, 0x7FFC_1000_2040, 0x7FFC_1000_2FE0, 0),
-    ]
-    return (" ".join(map(str, fields)) + "\n").encode()
+    resident = task.resident_mib << 20
+    return (
+        f"{task.pid} ({task.comm}) {_state(task, stopped=stopped)} {task.parent} {task.pid} {task.pid} 0 -1 4194304 "
+        f"{times.minor_faults} 0 {times.major_faults} 0 {int(times.user_s * TICKS)} {int(times.system_s * TICKS)} "
+        f"0 0 20 0 {task.threads} 0 {start_ticks(task)} {6 * resident} {resident // PAGE} 18446744073709551615 "
+        f"{0x55D0_0000_1000} {0x55D0_0020_0000} {0x7FFC_1000_0000} 0 0 0 0 16781312 16386 0 0 0 "
+        f"17 {task.pid % CPUS} 0 0 0 0 0 {0x55D0_0040_0000} {0x55D0_0042_0000} {_HEAP} "
+        f"{0x7FFC_1000_2000} {0x7FFC_1000_2040} {0x7FFC_1000_2040} {0x7FFC_1000_2FE0} 0\n"
+    ).encode()
 
 
 def statm(task: Task) -> bytes:
@@ -153,14 +99,18 @@ def statm(task: Task) -> bytes:
     return f"{6 * resident} {resident} {resident // 4} 512 0 {3 * resident} 0\n".encode()
 
 
-def status(task: Task, nodes: int) -> bytes:
-    """/proc/<pid>/status."""
+def status(task: Task, cpus: str, nodes: int, *, stopped: bool) -> bytes:
+    """/proc/<pid>/status. The pods share the node's pid namespace: a process has one number.
+
+    cpus: list of those it may run on.
+    """
     resident = task.resident_mib << 10
     last = nodes - 1
+    words = {"R": "R (running)", "S": "S (sleeping)", "T": "T (stopped)"}
     rows = (
         ("Name", task.comm),
         ("Umask", "0022"),
-        ("State", "R (running)" if task.cpus > 1 else "S (sleeping)"),
+        ("State", words[_state(task, stopped=stopped)]),
         ("Tgid", task.pid),
         ("Ngid", 0),
         ("Pid", task.pid),
@@ -170,8 +120,8 @@ def status(task: Task, nodes: int) -> bytes:
         ("Gid", "0\t0\t0\t0"),
         ("FDSize", 256),
         ("Groups", " "),
-        ("NStgid", f"{task.pid}\t1" if task.server else task.pid),
-        ("NSpid", f"{task.pid}\t1" if task.server else task.pid),
+        ("NStgid", task.pid),
+        ("NSpid", task.pid),
         ("VmPeak", f"{6 * resident:8} kB"),
         ("VmSize", f"{6 * resident:8} kB"),
         ("VmLck", f"{0:8} kB"),
@@ -182,7 +132,7 @@ def status(task: Task, nodes: int) -> bytes:
         ("RssShmem", f"{resident // 8:8} kB"),
         ("VmSwap", f"{0:8} kB"),
         ("Threads", task.threads),
-        ("Cpus_allowed_list", _task_cpus(task, nodes)),
+        ("Cpus_allowed_list", cpus),
         ("Mems_allowed_list", f"0-{last}" if last else "0"),
         ("voluntary_ctxt_switches", 1_204_118),
         ("nonvoluntary_ctxt_switches", 30_977),
@@ -190,22 +140,18 @@ def status(task: Task, nodes: int) -> bytes:
     return "".join(f"{key}:\t{value}\n" for key, value in rows).encode()
 
 
-def schedstat(world: World, task: Task, tid: int | None, at_s: float) -> bytes | None:
+def schedstat(task: Task, times: TaskTimes, tid: int | None) -> bytes | None:
     """/proc/<pid>/schedstat (the main thread's) and task/<tid>/schedstat; None for a thread it does not have."""
-    tids = thread_ids(task)
-    if tid is not None and tid not in tids:
+    share = thread_share(task, tid)
+    if share is None:
         return None
-    share = thread_shares(task)[0 if tid is None else tids.index(tid)]
-    times = task_times(world, task, at_s)
-    running = (times.user_s + times.system_s) * share
-    return f"{int(running * 1e9)} {int(times.wait_s * share * 1e9)} {int(running * 410)}\n".encode()
+    running_s = (times.user_s + times.system_s) * share
+    return f"{int(running_s * 1e9)} {int(times.wait_s * share * 1e9)} {int(running_s * 410)}\n".encode()
 
 
-def cgroup(world: World, task: Task) -> bytes:
-    """/proc/<pid>/cgroup, version 2."""
-    if task.server:
-        return f"0::/{world.pods[task.server].cgroup}\n".encode()
-    return f"0::{_SYSTEM_CGROUPS[task.comm]}\n".encode()
+def cgroup(task: Task, pod_path: str | None) -> bytes:
+    """/proc/<pid>/cgroup, version 2. pod_path: below the cgroup root; None for a process of the system."""
+    return f"0::{_SYSTEM_CGROUPS.get(task.comm, '/')}\n".encode() if pod_path is None else f"0::/{pod_path}\n".encode()
 
 
 def maps(task: Task) -> bytes:
@@ -238,16 +184,16 @@ def start_ticks(task: Task) -> int:
     return int(task.began_s * TICKS)
 
 
-def _task_cpus(task: Task, nodes: int) -> str:
-    # The job is bound to the first node by its device plugin; servers may run anywhere.
-    return node_cpus(0, nodes) if task.server == "job" else f"0-{CPUS - 1}"
+def _state(task: Task, *, stopped: bool) -> str:
+    return "T" if stopped else "R" if task.cpus > 1 else "S"
 
 
-def _memory_pages(world: World, nodes: int, at_s: float) -> tuple[int, int]:
+def _memory_pages(host: HostTotals, nodes: int) -> tuple[int, int]:
+    """Free pages, and pages of files: a quarter of the memory, and less where programs need it."""
     total = MEMORY_KB_PER_NODE // 4 * nodes
-    file_pages = total // 4
-    wobble = noise.bits(world.seed, int(at_s)) % 4096
-    return total - file_pages - int(total * used_share(world, at_s)) - wobble, file_pages
+    rest = total - int(total * host.used_share)
+    file_pages = min(total // 4, rest * 3 // 4)
+    return rest - file_pages, file_pages
 
 
 def _map(start: int, stop: int, mode: str, offset: int, device: str, inode: int, name: str) -> str:

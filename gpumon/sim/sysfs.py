@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpumon.sim.tasks import numa_pages, used_share
+from gpumon.sim.state import HostTotals
 from gpumon.sim.world import CPUS, MEMORY_KB_PER_NODE, World
 
 NODE_FILES = ("cpulist", "meminfo", "numastat")
@@ -20,25 +20,27 @@ _OTHER_DEVICES = {  # what a scan of the bus for NVIDIA's 3D controllers must te
 
 
 def devices(world: World) -> dict[str, tuple[str, str, int]]:
-    """PCI devices by address: vendor, class, NUMA node on a host of two."""
+    """PCI devices by address: vendor, class, NUMA node (of two; there may be one only)."""
     return _OTHER_DEVICES | {board.bdf: ("0x10de", "0x030200", board.node) for board in world.boards}
 
 
-def device_file(world: World, nodes: int, bdf: str, file: str) -> bytes | None:
+def device_file(device: tuple[str, str, int], nodes: int, file: str) -> bytes | None:
     """A file of a PCI device; None where there is none."""
-    device = devices(world).get(bdf)
-    if device is None:
-        return None
     vendor, kind, node = device
     node = min(node, nodes - 1)
-    contents = {
-        "vendor": vendor,
-        "class": kind,
-        # With one node the firmware tells none, and the kernel writes -1.
-        "numa_node": str(node if nodes > 1 else -1),
-        "local_cpulist": node_cpus(node, nodes),
-    }
-    return f"{contents[file]}\n".encode() if file in contents else None
+    match file:
+        case "vendor":
+            content = vendor
+        case "class":
+            content = kind
+        case "numa_node":
+            # With one node the firmware tells none, and the kernel writes -1.
+            content = str(node if nodes > 1 else -1)
+        case "local_cpulist":
+            content = node_cpus(node, nodes)
+        case _:
+            return None
+    return f"{content}\n".encode()
 
 
 def node_cpus(node: int, nodes: int) -> str:
@@ -49,37 +51,32 @@ def node_cpus(node: int, nodes: int) -> str:
     return f"{first}-{first + share - 1},{cores + first}-{cores + first + share - 1}"
 
 
-def node_file(world: World, nodes: int, node: int, file: str, at_s: float) -> bytes | None:
+def node_file(host: HostTotals, nodes: int, node: int, file: str) -> bytes | None:
     """A file of a NUMA node; None where there is none."""
     match file:
         case "numastat":
-            return _numastat(world, nodes, at_s)
+            return _numastat(host, nodes)
         case "meminfo":
-            return _meminfo(world, node, at_s)
+            return _meminfo(host, node)
         case "cpulist":
             return f"{node_cpus(node, nodes)}\n".encode()
     return None
 
 
-def _numastat(world: World, nodes: int, at_s: float) -> bytes:
-    hit, wrong = numa_pages(world, at_s)
+def _numastat(host: HostTotals, nodes: int) -> bytes:
     # As many pages were refused here as were taken from here by the other node: the sums over nodes agree.
-    miss = wrong // 2 if nodes > 1 else 0
-    rows = {
-        "numa_hit": hit,
-        "numa_miss": miss,
-        "numa_foreign": miss,
-        "interleave_hit": 5_120,
-        "local_node": hit - miss,
-        "other_node": 2 * miss,
-    }
-    return "".join(f"{key} {value}\n" for key, value in rows.items()).encode()
+    miss = host.numa_misses // 2 if nodes > 1 else 0
+    return (
+        f"numa_hit {host.numa_hits}\nnuma_miss {miss}\nnuma_foreign {miss}\ninterleave_hit 5120\n"
+        f"local_node {host.numa_hits - miss}\nother_node {2 * miss}\n"
+    ).encode()
 
 
-def _meminfo(world: World, node: int, at_s: float) -> bytes:
+def _meminfo(host: HostTotals, node: int) -> bytes:
     total = MEMORY_KB_PER_NODE
-    cached = total // 4
-    programs = int(total * used_share(world, at_s))
+    programs = int(total * host.used_share)
+    # Files have a quarter of the memory, and less where programs need it.
+    cached = min(total // 4, (total - programs) * 3 // 4)
     rows = {
         "MemTotal": total,
         "MemFree": total - cached - programs,
@@ -87,8 +84,8 @@ def _meminfo(world: World, node: int, at_s: float) -> bytes:
         "SwapCached": 1_560,
         "Active": programs + cached * 2 // 5,
         "Inactive": cached * 3 // 5,
-        "Active(anon)": programs - 600_000,
-        "Inactive(anon)": 600_000,
+        "Active(anon)": programs - programs // 500,
+        "Inactive(anon)": programs // 500,
         "Active(file)": cached * 2 // 5,
         "Inactive(file)": cached * 3 // 5,
         "Unevictable": 14_680_064,
@@ -103,4 +100,4 @@ def _meminfo(world: World, node: int, at_s: float) -> bytes:
         "PageTables": 904_112,
         "SReclaimable": 4_120_556,
     }
-    return "".join(f"Node {node} {key + ':':<16}{value:8} kB\n" for key, value in rows.items()).encode()
+    return "".join([f"Node {node} {key + ':':<16}{value:8} kB\n" for key, value in rows.items()]).encode()

@@ -1,184 +1,172 @@
-"""The simulated node: eight H200 with NVLink in a two-socket host that serves two models.
+"""The simulated node, for its faces: what every part of it is at any moment that is asked for.
 
-A ``World`` is a pure function of its seed and the steady time: it keeps nothing, so any number of processes that
-build one with the same seed and start see the same node at the same moment. ``story`` says what happens,
-``timeline`` how a GPU answers, ``tasks`` what the processes on the host do.
+Deterministic: the same scenario, seed and start give the same node in any process, whoever asks for what and when.
+Advances as far as the newest moment asked for and remembers LOOK_BACK_S before it; an older moment is answered by the
+oldest that is kept. Thread-safe. Times are steady seconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from threading import Lock
+from typing import Final
 
-from gpumon.sim import noise
-from gpumon.sim.story import SERVER_OF_GPU, STORY_S, Event, Kind, events, load_total
-from gpumon.sim.timeline import Moment, Timeline
+from gpumon.sim.boards import MIB, MODELS, Board, Model, boards
+from gpumon.sim.hardware import driver_at, hardware_at, xids_between
+from gpumon.sim.hostcounts import HostCounts
+from gpumon.sim.outbox import Outbox
+from gpumon.sim.physics import Moment
+from gpumon.sim.population import Pod, Population, Task
+from gpumon.sim.scenario import Scenario, ServerSpec
+from gpumon.sim.servercounts import server_state
+from gpumon.sim.simulation import Simulation
+from gpumon.sim.state import (
+    CgroupTimes,
+    CollectiveStep,
+    FinishedRequest,
+    GpuMoment,
+    Hardware,
+    HostTotals,
+    ServerState,
+    TaskTimes,
+    XidEvent,
+)
+from gpumon.sim.timeline import Timeline
 
-MIB = 1 << 20
-MEMORY_MIB = 143_771  # of an H200 SXM, as NVML tells it
-RESERVED_MIB = 607
-BAR1_MIB = 262_144
-NVLINKS = 18
-CPUS = 192
-MEMORY_KB_PER_NODE = 1_056_764_928  # 2 TiB in two sockets, less what the kernel keeps
+__all__ = ["CPUS", "MEMORY_KB_PER_NODE", "MIB", "Board", "Model", "Pod", "ServerSpec", "Task", "World"]
 
-_BUSES = ("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")  # of an HGX board
-_SERVING_SHARE = 0.9  # of the GPU's memory that the inference server takes for weights and KV cache
-_WORKER_PIDS = (41_401, 41_402, 41_403, 41_404, 52_301, 52_302, 52_303, 52_304)
-_ENGINE_PIDS = {"a": 41_305, "b": 52_214}
-_FRONT_PIDS = {"a": 41_207, "b": 52_110}
-_JOB_PID = 61_000
-_JOB_MIB = 6_144
-_AGE_S = 7_340.0  # how long the servers had run when the world began, where the host was up that long
-
-
-@dataclass(frozen=True, slots=True)
-class Board:
-    """What a GPU is: never changes."""
-
-    index: int
-    uuid: str
-    bdf: str
-    """PCI address as the kernel spells it."""
-    node: int
-    """NUMA node, on a host of two."""
-
-
-class Pod(NamedTuple):
-    """A Kubernetes pod with one container."""
-
-    namespace: str
-    name: str
-    uid: str
-    container: str
-    """Name of the container."""
-    container_id: str
-
-    @property
-    def cgroup(self) -> str:
-        """Path below the cgroup root, as the kubelet and containerd make it with the systemd driver."""
-        slice_ = "kubepods-burstable"
-        pod = f"{slice_}-pod{self.uid.replace('-', '_')}.slice"
-        return f"kubepods.slice/{slice_}.slice/{pod}/cri-containerd-{self.container_id}.scope"
-
-
-class Task(NamedTuple):
-    """A process of the simulated host."""
-
-    pid: int
-    parent: int
-    comm: str
-    """Name as the kernel keeps it, at most 15 bytes."""
-    server: str
-    """``a`` or ``b`` for the inference servers, ``job`` for what shares a GPU, empty for the system."""
-    gpu: int | None
-    gpu_mib: int
-    """Device memory it holds."""
-    began_s: float
-    """Steady time of its start."""
-    threads: int
-    resident_mib: int
-    cpus: float
-    """CPUs it keeps busy at full load."""
+CPUS: Final = 192
+MEMORY_KB_PER_NODE: Final = 1_056_764_928  # 2 TiB in two sockets, less what the kernel keeps
+_MOST_TOKENS = 400_000  # of requests that nobody takes
+_MOST_REQUESTS = 20_000
+_MOST_COLLECTIVES = 20_000
 
 
 class World:
-    """One simulated node. Immutable; may be shared by threads."""
+    """One simulated node. See the module."""
 
-    def __init__(self, seed: int, gpus: int = 8, *, started_at_s: float) -> None:
-        """``started_at_s``: steady seconds at which the story begins. ``gpus``: 1 to 8."""
-        if not 1 <= gpus <= len(_BUSES):
-            raise ValueError(f"gpus must be 1 to {len(_BUSES)}, not {gpus}")
-        self.seed = seed
+    def __init__(self, scenario: Scenario, *, started_at_s: float, seed: int | None = None) -> None:
+        """``started_at_s``: when the story begins. ``seed``: instead of the scenario's own."""
+        self.scenario = scenario
+        self.seed = scenario.seed if seed is None else seed
         self.started_at_s = started_at_s
-        self.boards = tuple(_board(seed, index) for index in range(gpus))
-        self.timelines = tuple(Timeline(seed, index) for index in range(gpus))
-        self.pods = {
-            "a": _pod(seed, 1, "inference", "llama-70b-0", "vllm"),
-            "b": _pod(seed, 2, "inference", "qwen-32b-0", "vllm"),
-            "job": _pod(seed, 3, "research", "embed-nightly-x7k2p", "embed"),
-        }
-        self._began_s = max(1.0, started_at_s - _AGE_S)
-        self._residents = tuple(self._system_tasks() + self._server_tasks(gpus))
+        self.model: Model = MODELS[scenario.node.model]
+        self.numa_nodes = scenario.node.numa_nodes
+        self.boards: tuple[Board, ...] = boards(self.seed, scenario.node.gpus, self.numa_nodes)
+        self.servers: tuple[ServerSpec, ...] = scenario.servers
+        self._population = Population(scenario, self.seed, started_at_s)
+        self.pods: dict[str, Pod] = self._population.pods
+        self._timeline = Timeline(scenario)
+        self._requests: Outbox[FinishedRequest] = Outbox(_MOST_REQUESTS, _MOST_TOKENS, _weight)
+        self._collectives: Outbox[CollectiveStep] = Outbox(_MOST_COLLECTIVES, _MOST_COLLECTIVES, lambda _: 1)
+        self._simulation = Simulation(
+            scenario,
+            self.seed,
+            self.model,
+            self._population,
+            self._timeline,
+            started_at_s,
+            self._requests.add,
+            self._collectives.add,
+        )
+        self._host = HostCounts(scenario, self._simulation, self._population, self._timeline, started_at_s)
+        self._moments: dict[int, tuple[float, Moment]] = {}
+        self._hardware: dict[int, tuple[float, Hardware]] = {}
+        self._lock = Lock()
+
+    @property
+    def dropped(self) -> int:
+        """Requests and collectives that were forgotten because nobody took them."""
+        return self._requests.dropped + self._collectives.dropped
 
     def story_s(self, at_s: float) -> float:
         """Seconds since the story first began; negative before."""
         return at_s - self.started_at_s
 
-    def gpu(self, index: int, at_s: float) -> Moment:
-        """A GPU at a moment: gauges and integrals."""
-        return self.timelines[index].at(at_s - self.started_at_s)
+    # --- GPUs ---------------------------------------------------------------------------------------------------------
 
-    def load_total(self, at_s: float) -> float:
-        """Seconds of full load since the servers began to serve: what the host's counters follow."""
-        return load_total(at_s - self.started_at_s) - load_total(self._began_s - self.started_at_s)
+    def gpu(self, index: int, at_s: float) -> GpuMoment:
+        """One GPU."""
+        known = self._moments.get(index)
+        if known is not None and known[0] == at_s:
+            return known[1]
+        with self._lock:
+            frame, begun_s = self._simulation.frame(at_s - self.started_at_s)
+        moment = Moment(frame.gpus[index], begun_s, (self.seed, index, frame.number))
+        self._moments[index] = (at_s, moment)
+        return moment
+
+    def hardware(self, index: int, at_s: float) -> Hardware:
+        """What of it changes seldom."""
+        known = self._hardware.get(index)
+        if known is not None and known[0] == at_s:
+            return known[1]
+        hardware = hardware_at(self.scenario, self._timeline, self.model, self.seed, index, self.story_s(at_s))
+        self._hardware[index] = (at_s, hardware)
+        return hardware
+
+    def xids(self, since_s: float, until_s: float) -> list[XidEvent]:
+        """Errors that the driver reports, from ``since_s`` (not itself) to ``until_s``; by time."""
+        start_s = self.started_at_s
+        rows = xids_between(self._timeline, since_s - start_s, until_s - start_s)
+        return [XidEvent(at_s + start_s, gpu, xid) for at_s, gpu, xid in rows]
+
+    def driver(self, at_s: float) -> str:
+        """``loaded``, ``unloaded`` or ``mismatch`` (the library is of another version)."""
+        return driver_at(self._timeline, self.story_s(at_s))
+
+    # --- host ---------------------------------------------------------------------------------------------------------
 
     def tasks(self, at_s: float) -> tuple[Task, ...]:
-        """Processes alive at a moment, by pid."""
-        job = self.job(at_s)
-        return self._residents if job is None else (*self._residents, job)
-
-    def job(self, at_s: float) -> Task | None:
-        """The process that shares a GPU for a part of each story; another pid each time."""
-        cycle, rest = divmod(self.story_s(at_s), STORY_S)
-        for event in events(Kind.JOB):
-            if event.start_s <= rest < event.end_s and event.gpu < len(self.boards):
-                began_s = self.started_at_s + cycle * STORY_S + event.start_s
-                pid = _JOB_PID + int(cycle) * 7 % 9000
-                return Task(pid, 1, "python3", "job", event.gpu, _JOB_MIB, began_s, 9, 5_200, 1.4)
-        return None
+        """Processes alive, by pid: the same tuple as before as long as nothing has changed."""
+        with self._lock:
+            return self._population.tasks(self.story_s(at_s))
 
     def gpu_tasks(self, index: int, at_s: float) -> list[Task]:
-        """Processes that hold the GPU."""
+        """Processes that hold a GPU."""
         return [task for task in self.tasks(at_s) if task.gpu == index]
 
-    def occurrences(self, kind: Kind, since_s: float, until_s: float) -> list[tuple[float, Event]]:
-        """When events of a kind begin, from ``since_s`` (not itself) to ``until_s``, steady seconds; by time."""
-        rows = [event for event in events(kind) if event.gpu < len(self.boards)]
-        first = int((since_s - self.started_at_s) // STORY_S)
-        last = int((until_s - self.started_at_s) // STORY_S)
-        found: list[tuple[float, Event]] = []
-        for cycle in range(max(first, 0), last + 1):
-            for event in rows:
-                at_s = self.started_at_s + cycle * STORY_S + event.start_s
-                if since_s < at_s <= until_s:
-                    found.append((at_s, event))
-        return found
+    def task_times(self, task: Task, at_s: float) -> TaskTimes:
+        """Counters of a process that is alive."""
+        with self._lock:
+            return self._host.task_times(task, at_s)
 
-    def _system_tasks(self) -> list[Task]:
-        names = (
-            (1, 0, "systemd", 1, 14, 0.002),
-            (1204, 1, "nvidia-persiste", 1, 3, 0.0005),
-            (1877, 1, "containerd", 96, 84, 0.05),
-            (2091, 1, "kubelet", 142, 132, 0.12),
-        )
-        return [
-            Task(pid, parent, comm, "", None, 0, 1.0, threads, resident, cpus)
-            for pid, parent, comm, threads, resident, cpus in names
-        ]
+    def task_stopped(self, pid: int, at_s: float) -> bool:
+        """Whether the process is stopped by a signal."""
+        return any(task.pid == pid and self._host.stopped(task, at_s) for task in self.tasks(at_s))
 
-    def _server_tasks(self, gpus: int) -> list[Task]:
-        tasks = []
-        for server in sorted(set(SERVER_OF_GPU[:gpus])):
-            front, engine = _FRONT_PIDS[server], _ENGINE_PIDS[server]
-            tasks.append(Task(front, 1, "vllm", server, None, 0, self._began_s, 37, 1_900, 1.6))
-            tasks.append(Task(engine, front, "VLLM::EngineCor", server, None, 0, self._began_s + 9, 24, 3_400, 1.1))
-        for index in range(gpus):
-            server = SERVER_OF_GPU[index]
-            share = int(MEMORY_MIB * _SERVING_SHARE) - 211 * index
-            pid, began_s = _WORKER_PIDS[index], self._began_s + 14 + 0.03 * index
-            parent = _ENGINE_PIDS[server]
-            tasks.append(Task(pid, parent, "VLLM::Worker_TP", server, index, share, began_s, 16, 9_800, 1.3))
-        return sorted(tasks)
+    def remote_share(self, task: Task, at_s: float) -> float:
+        """Share of the process's pages on another NUMA node than that of its GPU."""
+        return self._host.remote_share(task, at_s)
 
+    def cgroup(self, pod_key: str, at_s: float) -> CgroupTimes:
+        """Counters of a pod's cgroup. Raises KeyError."""
+        with self._lock:
+            return self._host.cgroup(pod_key, at_s)
 
-def _board(seed: int, index: int) -> Board:
-    word = noise.digits(32, seed, 77, index)
-    uuid = f"GPU-{word[:8]}-{word[8:12]}-{word[12:16]}-{word[16:20]}-{word[20:]}"
-    return Board(index, uuid, f"0000:{_BUSES[index]}:00.0", index // 4)
+    def host(self, at_s: float) -> HostTotals:
+        """The kernel's own counters."""
+        with self._lock:
+            return self._host.totals(at_s)
+
+    # --- servers ------------------------------------------------------------------------------------------------------
+
+    def server_state(self, index: int, at_s: float) -> ServerState:
+        """What a server's metrics page says."""
+        with self._lock:
+            return server_state(self.scenario, index, self._simulation, self._population, self.story_s(at_s))
+
+    def take_requests(self, until_s: float) -> list[FinishedRequest]:
+        """Requests that ended up to a moment, each told once, by time of their end."""
+        with self._lock:
+            self._simulation.frame(until_s - self.started_at_s)
+            return self._requests.take(until_s)
+
+    def take_collectives(self, until_s: float) -> list[CollectiveStep]:
+        """Collective operations that ended up to a moment, each told once, by time of their end."""
+        with self._lock:
+            self._simulation.frame(until_s - self.started_at_s)
+            return self._collectives.take(until_s)
 
 
-def _pod(seed: int, key: int, namespace: str, name: str, container: str) -> Pod:
-    word = noise.digits(32, seed, 88, key)
-    uid = f"{word[:8]}-{word[8:12]}-4{word[13:16]}-a{word[17:20]}-{word[20:]}"
-    return Pod(namespace, name, uid, container, noise.digits(64, seed, 99, key))
+def _weight(request: FinishedRequest) -> int:
+    return len(request.token_s)

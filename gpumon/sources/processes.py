@@ -3,8 +3,9 @@
 Every pass reads /proc/<pid>/stat on a kept descriptor, about 6 us a process. The rest is read every ``slow_s`` and
 repeated until then: statm, the cgroup's cpu.stat and PSI files, and the run-queue wait of all threads, whose cost is
 bounded per pass (a server has hundreds of threads, 10 us each): who finds the budget spent waits for the next pass.
-Where the cgroup is, is asked every ``cgroup_s``. Counters are the kernel's own totals. Needs no privilege but the
-sight of the processes (hidepid, hostPID) and of the host's cgroup tree.
+Where the cgroup is, is asked every ``cgroup_s``. Counters are the kernel's own totals, but for the time a process is
+stopped (SIGSTOP, a debugger), which is summed from its state at every pass. Needs no privilege but the sight of the
+processes (hidepid, hostPID) and of the host's cgroup tree.
 
 A process that ended, or whose number now belongs to another, is one miss and then silence until the targets change.
 """
@@ -25,6 +26,7 @@ from gpumon.sources.runqueue import RunQueueCounter
 from gpumon.sources.targets import ENDED, Target, ended
 
 _NO_FOLDERS = CgroupFolders((), ())
+_STOPPED = frozenset("Tt")  # by a signal, by a tracer
 _BUSY_TICKS = TICKS_PER_SECOND  # a process with this much CPU time has some in schedstat, if that counts at all
 
 
@@ -41,6 +43,16 @@ class _Watched:
     runqueue_known: bool = False
     threads_over: bool = False
     ended: bool = False
+    looked_s: float | None = None
+    is_stopped: bool = False
+    stopped_s: float = 0.0
+
+    def note_state(self, state: str, at_s: float) -> None:
+        """Half the time between two looks counts as the one found it, half as the other."""
+        is_stopped = state in _STOPPED
+        if self.looked_s is not None:
+            self.stopped_s += (at_s - self.looked_s) * (is_stopped + self.is_stopped) / 2
+        self.looked_s, self.is_stopped = at_s, is_stopped
 
 
 class ProcessSource:
@@ -94,6 +106,7 @@ class ProcessSource:
                 watched.ended = stat.reason is Reason.ENDED
                 yield stat
                 continue
+            watched.note_state(stat.state, at_s)
             alive.append((target, watched, stat))
             if at_s >= watched.slow_due_s:
                 watched.slow_due_s = at_s + self._slow_s
@@ -203,6 +216,7 @@ def _samples(labels: tuple[str, ...], watched: _Watched, stat: Stat) -> Iterator
     yield Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "major"), float(stat.major_faults))
     yield Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "minor"), float(stat.minor_faults))
     yield Sample(catalogue.PROCESS_CPU_SECONDS, labels, stat.cpu_ticks / TICKS_PER_SECOND)
+    yield Sample(catalogue.PROCESS_STOPPED_SECONDS, labels, watched.stopped_s)
     yield Sample(catalogue.PROCESS_THREADS, labels, float(stat.threads))
     for metric, extra, value in watched.slow:
         yield Sample(metric, labels + extra, float(value))

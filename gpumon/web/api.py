@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import FastAPI, Query
+from fastapi import APIRouter, FastAPI, Query
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
@@ -48,8 +48,8 @@ class SourceHealth(BaseModel):
     errors: dict[str, float]
 
 
-def make_api(view: Callable[[], View]) -> FastAPI:
-    """The application. ``view``: what is true now."""
+def make_api(view: Callable[[], View], *more: APIRouter) -> FastAPI:
+    """The application. ``view``: what is true now. ``more``: its other parts, such as ``incidents.incident_routes``."""
     api = FastAPI(title="gpumon", version=__version__, docs_url="/docs", redoc_url=None)
 
     @api.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -66,6 +66,8 @@ def make_api(view: Callable[[], View]) -> FastAPI:
         """Where the numbers come from, and whether they come."""
         return _sources(view())
 
+    for router in more:
+        api.include_router(router)
     return api
 
 
@@ -114,6 +116,7 @@ _INDEX = """<!doctype html>
 <li><a href="/metrics">/metrics</a>: everything, for Prometheus</li>
 <li><a href="/metrics?names=dcgm">/metrics?names=dcgm</a>: under dcgm-exporter's names</li>
 <li><a href="/api/v1/gpus">/api/v1/gpus</a>: every GPU as JSON</li>
+<li><a href="/api/v1/incidents">/api/v1/incidents</a>: what was found, and what to do</li>
 <li><a href="/api/v1/sources">/api/v1/sources</a>: whether the sources are well</li>
 <li><a href="/docs">/docs</a>: the JSON API</li>
 </ul></body></html>

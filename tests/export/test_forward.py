@@ -542,6 +542,45 @@ def test_ratios_of_nothing_and_all(ratio: float, kept: int) -> None:
     assert sum(map(keep_ratio(ratio), map(trace_id, range(100)))) == kept
 
 
+# --- what gpumon makes itself -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"keep": keep_ratio(0.0)},
+        {"tail": SlowTail(SlowRule(duration_s=5.0), hold_s=30.0, max_bytes=1 << 20)},
+        {"annotate": lambda *_: [("gpumon.gpu.sm_active", 0.5)], "limits": Limits(settle_s=60.0)},
+    ],
+    ids=["ratio", "slow", "annotated"],
+)
+def test_own_spans_go_at_once_and_unchanged_whatever_the_policy(policy: dict[str, Any], receiver: Receiver) -> None:
+    bench = Bench(receiver.url, receiver.protocol, **policy)
+    bench.offer(traces(1))
+    body = traces(7).SerializeToString()
+    bench.forwarder.offer(Signal.TRACES, body, is_json=False, at_s=bench.clock.now_s(), own=True)
+    bench.run()
+    assert list(receiver.taken.spans) == list(traces(7).resource_spans[0].scope_spans[0].spans)
+    assert bench.value(FORWARD_SENT, "traces") == 1
+    bench.run(120.0)
+    assert span_id(7) not in {span.span_id for span in receiver.taken.spans[1:]}
+    bench.forwarder.close()
+
+
+def test_own_spans_wait_in_the_spool_like_others_and_outlive_gpumon(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with HttpReceiver([Reply(503)]) as receiver:
+        bench = slow_bench(receiver.url, clock=clock, disk=Disk(tmp_path))
+        bench.forwarder.offer(Signal.TRACES, traces(7).SerializeToString(), is_json=False, at_s=clock.now_s(), own=True)
+        bench.run()
+        assert not receiver.taken.spans
+        bench.forwarder.close()
+        bench = slow_bench(receiver.url, clock=clock, disk=Disk(tmp_path))
+        bench.run(5.0)
+        assert list(receiver.taken.span_ids) == [span_id(7)]
+        bench.forwarder.close()
+
+
 # --- outages ----------------------------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,24 @@ def test_every_span_received_is_kept_or_counted() -> None:
     }
 
 
+def test_a_record_knows_the_span_of_its_request_and_not_those_of_its_children() -> None:
+    spans = sglang_request(2)
+    context = spans[-1].get_span_context()
+    assert context is not None
+    [record] = assemble(spans)
+    assert (record.trace_id, record.span_id) == (
+        context.trace_id.to_bytes(16, "big"),
+        context.span_id.to_bytes(8, "big"),
+    )
+
+
+def test_a_record_of_what_an_orphaned_request_left_behind_has_no_span() -> None:
+    assembler = Assembler()
+    assembler.add(decode(sglang_request(1)[:-1]), "peer", NOW_S, to_steady)
+    [record] = assembler.tick(NOW_S + 1000)
+    assert (record.outcome, record.span_id) == ("incomplete", b"")
+
+
 def test_children_get_a_grace_after_their_request() -> None:
     spans = sglang_request(1)
     root, children = spans[-1], spans[:-1]

@@ -293,3 +293,21 @@ def test_this_very_process_is_read_from_the_real_proc() -> None:
     assert (value(items, catalogue.PROCESS_RESIDENT, pid) or 0) > 1 << 20
     assert (value(items, catalogue.PROCESS_RUNQUEUE_SECONDS, pid) or 0) > 0
     files.close()
+
+
+def test_a_process_that_is_stopped_counts_the_time_between_its_looks(files: FakeFiles) -> None:
+    running = files.files["proc/41001/stat"]
+    stopped = running.replace(b") S ", b") T ").replace(b") R ", b") T ")
+    assert stopped != running
+    source = ProcessSource(files, lambda: WORKERS[:1])
+
+    def seconds(at_s: float, state: bytes) -> float | None:
+        files.put("proc/41001/stat", state)
+        return value(list(source.read(at_s)), catalogue.PROCESS_STOPPED_SECONDS, "41001")
+
+    assert seconds(100.0, running) == 0.0
+    assert seconds(100.5, running) == 0.0
+    assert seconds(101.0, stopped) == 0.25  # it stopped somewhere between the two looks
+    assert seconds(101.5, stopped.replace(b") T ", b") t ")) == 0.75
+    assert seconds(102.0, running) == 1.0
+    assert seconds(102.5, running) == 1.0

@@ -74,6 +74,7 @@ def request_seen(span: SpanRecord, server: str, reading: Reading, *, one_token_e
         inference_id=_first_text(attributes, _INFERENCE_ID),
         prompt_hash=_first_text(attributes, _PROMPT_HASH),
         parameters=parameters_of(attributes),
+        span_id=span.span_id,
     )
     seen = RequestSeen(record, span.dropped_events, one_token_each)
     if timed:

@@ -1,0 +1,164 @@
+"""Answers that get worse while they get slower: ``quality_drop``.
+
+From requests with evaluation scores, by prompt group (their prompt hash, or all prompts of a model where there is
+none) and by evaluation. The newest five against those before: the median of the scores must have fallen by several
+robust spreads, and with it the tokens per second of the same requests. A score that falls alone is the evaluator's or
+the model's affair and nothing of this node's; a rate that falls alone is a latency shift. Rates are tokens over the
+time from the first to the last; of requests that do not tell, over all their time.
+
+A score that comes after its request's record was handed on is on the record all the same, but is not seen here.
+Bounded: 64 groups, of which those without a request for longest are forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, Final
+
+import numpy as np
+
+from gpumon.detect.detector import Entity, Evidence, Finding, IncidentKind, Severity
+from gpumon.detect.hysteresis import Baseline
+from gpumon.detect.scene import Scene
+from gpumon.detect.spoken import change
+from gpumon.model import RequestRecord, Unit
+from gpumon.requests.gaps import tokens_made
+
+GROUPS: Final = 64
+NEWEST: Final = 5
+KEPT: Final = 60
+LEAST: Final = 15
+FORGET_S: Final = 600.0
+_LEAST_SPREAD: Final = 0.02
+"""Of the score before: scores that never vary have no spread."""
+_BACK: Final = 0.5
+"""Of the fall: half of it regained is the end."""
+_HASH: Final = 16
+
+
+class _Group:
+    """One evaluation of one prompt group of one model."""
+
+    def __init__(self) -> None:
+        self.scores = Baseline(KEPT, LEAST)
+        self.rates = Baseline(KEPT, LEAST)
+        self.newest: deque[tuple[float, float, float]] = deque(maxlen=NEWEST)
+        """When it ended, score, tokens per second."""
+        self.seen_s = 0.0
+        self.since_s: float | None = None
+        self.before: tuple[float, float] = (0.0, 0.0)
+        """Score and rate, of the time before."""
+
+    @property
+    def now(self) -> tuple[float, float]:
+        """Medians of score and rate."""
+        _, scores, rates = zip(*self.newest, strict=True)
+        return float(np.median(scores)), float(np.median(rates))
+
+
+class QualityDrop:
+    """Finds ``quality_drop``."""
+
+    kinds: ClassVar[tuple[IncidentKind, ...]] = (
+        IncidentKind(
+            "quality_drop",
+            "The median score of the newest five evaluated requests of a prompt group is below the median before by "
+            "more than `deviations` robust spreads and more than `least_fall` of it, and that of their tokens per "
+            "second by more than `slower`.",
+            (Severity.WARNING,),
+            "Compare what serves this group now with before: model and quantization, sampling parameters, truncated "
+            "contexts, answers cut off by time-outs; an overloaded server may do both.",
+            hold_s=30.0,
+        ),
+    )
+    thresholds: ClassVar[Mapping[str, str]] = {
+        "deviations": "1.4826 median absolute deviations of single scores; the median of five varies half as much.",
+        "least_fall": "Ratio of the score.",
+        "slower": "Ratio of tokens per second.",
+    }
+
+    def __init__(self, *, deviations: float = 2.5, least_fall: float = 0.05, slower: float = 0.1) -> None:
+        self._deviations = deviations
+        self._least_fall = least_fall
+        self._slower = slower
+        self._groups: OrderedDict[tuple[str, str, str], _Group] = OrderedDict()
+        """By model, prompt group and evaluation; the one seen longest ago first."""
+
+    def step(self, scene: Scene) -> Iterable[Finding]:
+        for record in scene.requests:
+            rate = _tokens_per_s(record) if record.evaluations else None
+            if rate is None:
+                continue
+            for name, score in record.evaluations.items():
+                if math.isfinite(score):
+                    self._take(record, name, score, rate, scene)
+        while self._groups and next(iter(self._groups.values())).seen_s < scene.at_s - FORGET_S:
+            self._groups.popitem(last=False)
+        return list(self._findings())
+
+    def _take(self, record: RequestRecord, name: str, score: float, rate: float, scene: Scene) -> None:
+        key = (f"{record.server}/{record.model}", record.prompt_hash, name)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group()
+            while len(self._groups) > GROUPS:
+                self._groups.popitem(last=False)
+        self._groups.move_to_end(key)
+        group.seen_s = scene.at_s
+        if len(group.newest) == NEWEST and group.since_s is None:
+            _, old_score, old_rate = group.newest[0]
+            group.scores.feed(old_score)
+            group.rates.feed(old_rate)
+        group.newest.append((scene.to_steady(record.end_ns), score, rate))
+        if len(group.newest) == NEWEST:
+            self._judge(group)
+
+    def _judge(self, group: _Group) -> None:
+        score, rate = group.now
+        if group.since_s is not None:
+            before_score, before_rate = group.before
+            back = score > before_score - _BACK * self._least_fall * abs(before_score)
+            if back or rate > (1 - _BACK * self._slower) * before_rate:
+                group.since_s = None
+            return
+        usual_score, spread, usual_rate = group.scores.median, group.scores.spread, group.rates.median
+        if usual_score is None or spread is None or usual_rate is None:
+            return
+        fall = usual_score - score
+        least = max(
+            self._deviations * max(spread, _LEAST_SPREAD * abs(usual_score)), self._least_fall * abs(usual_score)
+        )
+        if fall > least and rate < (1 - self._slower) * usual_rate:
+            group.since_s = group.newest[0][0]
+            group.before = (usual_score, usual_rate)
+
+    def _findings(self) -> Iterator[Finding]:
+        for (model, prompts, name), group in self._groups.items():
+            if group.since_s is None:
+                continue
+            (score, rate), (before_score, before_rate) = group.now, group.before
+            told = f"prompts {prompts[:_HASH]}" if prompts else "all prompts"
+            yield Finding(
+                "quality_drop",
+                Entity("server", model),
+                Severity.WARNING,
+                group.since_s,
+                f"{name} of {told}: score {before_score:.3g} → {score:.3g} at {before_rate:.3g} → {rate:.3g} tokens/s "
+                f"({change(before_rate, rate)})",
+                (
+                    Evidence("score", score, Unit.NONE, before_score),
+                    Evidence("tokens_per_second", rate, Unit.NONE, before_rate),
+                ),
+            )
+
+
+def _tokens_per_s(record: RequestRecord) -> float | None:
+    """Of the answer; None where nobody counted its tokens or told how long it took."""
+    tokens = tokens_made(record)
+    if tokens is None or tokens <= 1:
+        return None
+    begun_ns = record.first_token_ns if record.first_token_ns is not None else record.start_ns
+    seconds = (record.end_ns - begun_ns) / 1e9
+    return (tokens - 1) / seconds if seconds > 0 else None

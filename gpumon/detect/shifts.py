@@ -1,0 +1,206 @@
+"""Whether a latency has jumped and stays there: judges the windows of one quantile of one signal, one after the other.
+
+What windows are compared with are those before, of the last half hour, apart from shifts: their median, their spread
+(the larger of the robust one and that of the upper tail), how often they were above the limit that follows from both,
+and for how long running. So what comes in bursts is known to do so. A jump is one over the windows right before it, so
+that a day's wave is none. Where a window has more load than there was, it takes three times as many: bursts pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEPT: Final = 360
+"""Windows to compare with."""
+NEAR: Final = 4
+"""Windows right before a jump."""
+DRIFT: Final = 60
+"""Windows above the limit that no jump began: things have changed, slowly."""
+GONE_S: Final = 60.0
+"""Without a window for so long, a shift is over."""
+_LEAST_SPREAD: Final = 0.03
+"""Of the median."""
+_UPPER: Final = 1.2816
+"""Standard deviations from the median of a normal distribution to its 90th percentile."""
+_UNHEARD_OF: Final = 2.0
+"""Times the highest window there was: two such will do."""
+_LEAST_NEEDED: Final = 3
+_MORE_LOAD: Final = 1.3
+"""Times the load that nine of ten windows had."""
+_BUSIER: Final = 3
+"""Times as many windows."""
+_RARE: Final = 1e-6
+"""Chance of a false shift at a window: one in a fortnight, for a dozen quantiles on a node."""
+_SHOWN: Final = 6
+"""Windows whose median is the latency now."""
+
+
+class Window(NamedTuple):
+    """One quantile over a few seconds."""
+
+    start_s: float
+    """Beginning of its last bin: with many requests that is its only one."""
+    value_s: float
+    load: float
+    """Requests that began to answer, per second."""
+
+
+class Shift:
+    """One that goes on, or has ended."""
+
+    def __init__(self, since_s: float, before_s: float, back_s: float) -> None:
+        """before_s: the latency before. back_s: at or below this a window is back."""
+        self.since_s = since_s
+        self.before_s = before_s
+        self.back_s = back_s
+        self.done: deque[Window] = deque(maxlen=KEPT // 2)
+        self.young: Sequence[Window] = ()
+
+    @property
+    def windows(self) -> list[Window]:
+        return [*self.done, *self.young]
+
+    @property
+    def now_s(self) -> float:
+        """Of the newest windows, while it goes on; of the last ones of it, when it has ended."""
+        return float(np.median([window.value_s for window in self.windows[-_SHOWN:]]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What the windows before were like."""
+
+    median_s: float
+    limit_s: float
+    """Above this a window is unlike them."""
+    highest_s: float
+    longest: int
+    """Windows running above the limit, at most, among them."""
+    needed: int
+    """Windows running above the limit that chance does not bring."""
+    load: float
+    """More than this is more than there was."""
+
+
+class Track:
+    """One quantile of one signal. Not thread-safe."""
+
+    def __init__(self, *, rise: float, deviations: float, least: int, more: int) -> None:
+        """rise: ratio. deviations: robust ones over the median. least: windows to compare with, and half as many for
+        what is unheard of. more: windows that a shift takes on top.
+        """
+        self._rise = rise
+        self._deviations = deviations
+        self._least = least
+        self._more = more
+        self._history: deque[Window] = deque(maxlen=KEPT)
+        self._run: list[Window] = []
+        """Done windows above the limit that may become a shift."""
+        self._known: _Level | None = None
+        """Of the history; None when it has to be found anew."""
+        self.shift: Shift | None = None
+
+    def judge(self, done: Sequence[Window], young: Sequence[Window], at_s: float, *, settled_s: float) -> Shift | None:
+        """Take windows: those that are done now, each once, and those that may still change. The shift that ended.
+
+        settled_s: a shift that has lasted so long is how things are.
+        """
+        for window in done:
+            if self.shift is not None:
+                self.shift.done.append(window)
+            else:
+                self._take(window)
+        if self.shift is None:
+            self._open(young)
+            return None
+        return self._close(self.shift, young, at_s, settled_s)
+
+    def _take(self, window: Window) -> None:
+        level = self._level()
+        if level is not None and window.value_s > level.limit_s and len(self._run) < DRIFT:
+            self._run.append(window)
+        else:
+            self._history += [*self._run, window]
+            self._run.clear()
+            self._known = None
+
+    def _open(self, young: Sequence[Window]) -> None:
+        level = self._level()
+        newest = [*self._run, *young]
+        above = _last_above(newest, level.limit_s) if level is not None else 0
+        if level is None or not above:
+            return
+        run = newest[len(newest) - above :]
+        before = [*list(self._history)[-NEAR:], *newest[: len(newest) - above]][-NEAR:]
+        middle_s = float(np.median([window.value_s for window in run]))
+        unheard_of = middle_s > _UNHEARD_OF * level.highest_s
+        needed = (_LEAST_NEEDED - 1 if unheard_of else max(level.needed, 2 * level.longest + 1)) + self._more
+        is_busy = sum(window.load > level.load for window in run) > above / 2
+        jumped = middle_s > self._rise * max(window.value_s for window in before)
+        stays = jumped and above >= needed * (_BUSIER if is_busy else 1)
+        last = [*before, *run][-4:]
+        rises = len(last) == 4 and all(new.value_s > self._rise * old.value_s for old, new in pairwise(last))
+        rises = rises and not level.longest and not is_busy
+        if len(self._history) >= self._least / (2 if unheard_of else 1) and (stays or rises):
+            since_s = min(run[0].start_s, last[1].start_s) if rises else run[0].start_s
+            self.shift = Shift(since_s, level.median_s, (level.median_s + level.limit_s) / 2)
+            self.shift.done.extend(self._run)
+            self.shift.young = young
+            self._run.clear()
+
+    def _close(self, shift: Shift, young: Sequence[Window], at_s: float, settled_s: float) -> Shift | None:
+        newest = [*shift.done, *young][-2:]
+        is_back = len(newest) == 2 and max(window.value_s for window in newest) <= shift.back_s
+        if is_back or at_s - (newest[-1].start_s if newest else shift.since_s) > GONE_S:
+            self.shift = None
+            return shift
+        shift.young = young
+        if at_s - shift.since_s < settled_s:
+            return None
+        self._history.clear()
+        self._history += shift.done
+        self._known = self.shift = None
+        return shift
+
+    def _level(self) -> _Level | None:
+        """None of too few windows."""
+        if self._known is None and len(self._history) >= max(self._least / 2, 2):
+            values = np.array([window.value_s for window in self._history])
+            median_s = float(np.median(values))
+            robust_s = 1.4826 * float(np.median(np.abs(values - median_s)))
+            upper_s = (float(np.quantile(values, 0.9)) - median_s) / _UPPER
+            spread_s = max(robust_s, upper_s, _LEAST_SPREAD * median_s)
+            limit_s = max(self._rise * median_s, median_s + self._deviations * spread_s)
+            above = values > limit_s
+            share = (float(above.sum()) + 0.5) / (len(above) + 1)
+            load = float(np.quantile([window.load for window in self._history], 0.9))
+            self._known = _Level(
+                median_s=median_s,
+                limit_s=limit_s,
+                highest_s=float(values.max()),
+                longest=_longest_run(above),
+                needed=max(_LEAST_NEEDED, math.ceil(math.log(_RARE) / math.log(share))),
+                load=_MORE_LOAD * load,
+            )
+        return self._known
+
+
+def _last_above(windows: Sequence[Window], limit_s: float) -> int:
+    """How many of the newest ones running are above."""
+    above = 0
+    while above < len(windows) and windows[-1 - above].value_s > limit_s:
+        above += 1
+    return above
+
+
+def _longest_run(above: NDArray[np.bool_]) -> int:
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], above, [False]))))
+    return int(np.diff(edges)[::2].max(initial=0))

@@ -1,0 +1,178 @@
+"""Serving processes that stand still though they have work: ``process_stopped``.
+
+Two ways to see it. Stopped by a signal or a debugger: ``gpumon_process_stopped_seconds_total``, which the source sums
+from the process's state every half second, so that a stop of a second is seen for certain and one of a quarter perhaps.
+Frozen by the cgroup freezer or stuck in the kernel, a process has no such state: then its CPU time does not move at
+all, its GPUs do nothing, and requests are open on a model that runs on them. An idle server does not look like that: it
+has no open requests. Without bound requests or readings of SM activity only the first way is left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from gpumon import catalogue
+from gpumon.detect.detector import Evidence, Finding, IncidentKind, Severity
+from gpumon.detect.scene import Growth, Labels, Scene
+from gpumon.detect.serving import process_entity
+from gpumon.model import Unit
+
+WITHIN_S: Final = 3.0
+"""Stops are summed over so long."""
+AGAIN_S: Final = 2.0
+"""Not stopped for so long, it runs again."""
+_BUSY: Final = 0.05
+"""CPUs that a process used to use, for its standing still to mean anything."""
+_REMEMBERS_S: Final = 30.0
+_IDLE_SM: Final = 0.02
+
+
+@dataclass(slots=True)
+class _Stops:
+    """Of one process, by the state that the kernel tells."""
+
+    since_s: float
+    stops: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=64))
+    """When told, and how long."""
+    total_s: float = 0.0
+    found: bool = False
+
+
+@dataclass(slots=True)
+class _Pace:
+    """CPU time of one process."""
+
+    usual: float = 0.0
+    """CPUs, over half a minute."""
+    still_since_s: float | None = None
+    found: bool = False
+
+
+class ProcessStopped:
+    """Finds ``process_stopped``."""
+
+    kinds: ClassVar[tuple[IncidentKind, ...]] = (
+        IncidentKind(
+            "process_stopped",
+            "A watched process was in state T or t for `stopped_s` of three seconds; or one that holds a GPU and used "
+            "to use CPU time used none for `still_s`, with its GPUs idle and requests open on a model that runs there.",
+            (Severity.CRITICAL,),
+            "Find who stopped it: SIGSTOP, a debugger or profiler, the cgroup freezer, a suspended container; "
+            "`kill -CONT` lets a stopped one go on. One that is stuck in the kernel (state D) shows where in "
+            "/proc/<pid>/stack.",
+            hold_s=5.0,
+        ),
+    )
+    thresholds: ClassVar[Mapping[str, str]] = {
+        "stopped_s": "Seconds of the last three: two looks that found it stopped, half a second apart.",
+        "still_s": "Seconds without a clock tick of CPU time (10 ms); a server that works ticks every second.",
+    }
+
+    def __init__(self, *, stopped_s: float = 0.75, still_s: float = 5.0) -> None:
+        self._stopped_s = stopped_s
+        self._still_s = still_s
+        self._stops: dict[Labels, _Stops] = {}
+        self._paces: dict[Labels, _Pace] = {}
+
+    def step(self, scene: Scene) -> Iterable[Finding]:
+        yield from self._by_state(scene)
+        yield from self._by_time(scene)
+
+    def _by_state(self, scene: Scene) -> Iterator[Finding]:
+        grown = scene.grown(catalogue.PROCESS_STOPPED_SECONDS)
+        for labels, amount, dt_s, at_s in grown:
+            if amount <= 0:
+                continue
+            stops = self._stops.get(labels)
+            if stops is None:
+                # Longer ago than the last reading it was not stopped, and stops are told to half a look.
+                stops = self._stops[labels] = _Stops(at_s - min(amount, dt_s))
+            stops.stops.append((at_s, amount))
+            stops.total_s += amount
+        if not self._stops:
+            return
+        there = scene.values(catalogue.PROCESS_STOPPED_SECONDS)
+        for labels, stops in [*self._stops.items()]:
+            newest_s = stops.stops[-1][0]
+            is_over = scene.at_s - newest_s > max(AGAIN_S, _longest(grown))
+            recent_s = sum(amount for at_s, amount in stops.stops if at_s > newest_s - WITHIN_S)
+            stops.found = stops.found or recent_s >= self._stopped_s
+            if is_over or labels not in there:
+                del self._stops[labels]
+            if stops.found:
+                yield _stopped(scene, labels, stops, is_over=labels not in self._stops)
+
+    def _by_time(self, scene: Scene) -> Iterator[Finding]:
+        paces: dict[Labels, _Pace] = {}
+        there = scene.values(catalogue.PROCESS_CPU_SECONDS)
+        for growth in scene.grown(catalogue.PROCESS_CPU_SECONDS):
+            pace = self._paces.get(growth.labels) or _Pace()
+            paces[growth.labels] = pace
+            if growth.amount > 0:
+                pace.usual += (growth.rate - pace.usual) * min(1.0, growth.dt_s / _REMEMBERS_S)
+                if pace.found:
+                    yield _still(scene, growth, pace, is_over=True)
+                pace.still_since_s, pace.found = None, False
+                continue
+            if pace.still_since_s is None:
+                pace.still_since_s = growth.at_s - growth.dt_s
+            lasts = growth.at_s - pace.still_since_s >= self._still_s
+            may = lasts and pace.usual >= _BUSY and growth.labels not in self._stops
+            if may and (pace.found or _has_work(scene, growth.labels[0])):
+                pace.found = True
+                yield _still(scene, growth, pace, is_over=False)
+        # A reading that is not new leaves things as they are.
+        kept = {labels: pace for labels, pace in self._paces.items() if labels not in paces and labels in there}
+        self._paces = kept | paces
+
+
+def _longest(grown: Iterable[Growth]) -> float:
+    """Seconds between two readings, where these are far apart."""
+    return max((growth.dt_s for growth in grown), default=0.0)
+
+
+def _has_work(scene: Scene, pid: str) -> bool:
+    """Whether its GPUs are idle though requests are open on a model that runs on them."""
+    held = scene.holders(pid)
+    busy = [scene.value(catalogue.GPU_SM_ACTIVE, (gpu.gpu, gpu.uuid)) for gpu in held]
+    if not held or any(activity is None or activity > _IDLE_SM for activity in busy):
+        return False
+    uuids = {gpu.uuid for gpu in held}
+    return any(
+        (scene.value(catalogue.REQUESTS_OPEN, (model.server, model.model)) or 0.0) > 0
+        for model in scene.latencies.models()
+        if not uuids.isdisjoint(model.gpus())
+    )
+
+
+def _stopped(scene: Scene, labels: Labels, stops: _Stops, *, is_over: bool) -> Finding:
+    lasted_s = stops.stops[-1][0] - stops.since_s
+    return Finding(
+        "process_stopped",
+        process_entity(scene, labels),
+        Severity.CRITICAL,
+        stops.since_s,
+        f"stopped for {stops.total_s:.2g} of {lasted_s:.2g} s (state T)",
+        (Evidence("stopped", stops.total_s, Unit.SECONDS), Evidence("stopped_within", lasted_s, Unit.SECONDS)),
+        over=is_over,
+    )
+
+
+def _still(scene: Scene, growth: Growth, pace: _Pace, *, is_over: bool) -> Finding:
+    since_s = pace.still_since_s if pace.still_since_s is not None else growth.at_s
+    lasted_s = growth.at_s - since_s
+    return Finding(
+        "process_stopped",
+        process_entity(scene, growth.labels),
+        Severity.CRITICAL,
+        since_s,
+        f"no CPU time for {lasted_s:.2g} s ({pace.usual:.2g} CPUs before), its GPU idle, with requests open",
+        (
+            Evidence("still", lasted_s, Unit.SECONDS),
+            Evidence("cpus", growth.rate if is_over else 0.0, Unit.NONE, pace.usual),
+        ),
+        over=is_over,
+    )

@@ -1,0 +1,128 @@
+"""Which requests an incident touched: those that ran, while it held, on what it is of.
+
+A request ran on an entity when its binding holds the entity's GPU or process, when its server and model or its tenant
+are the entity's, or, for the host, when it is bound to anything here. What is told of a request comes when it has
+ended, and an incident is found a while after it began: so the newest requests are remembered, bounded, and looked
+through when one opens. A request that is still running when an incident closes is not among those it touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from gpumon.detect.detector import Entity
+from gpumon.detect.incident import Incident
+from gpumon.model import Binding, RequestRecord
+
+TRACES = 32
+"""Most trace ids kept of one incident."""
+REMEMBERED = 4096
+"""Requests, at 0.3 kB each."""
+
+Key = tuple[str, str]
+"""What a request ran on: a scope, and a name in it."""
+
+_PID = re.compile(r"pid ([0-9]{1,10})\b")
+
+
+class _Ran(NamedTuple):
+    """What matters of a request; its token times are not kept alive."""
+
+    end_s: float
+    trace_id: bytes
+    span_id: bytes
+    server: str
+    model: str
+    tenant: str
+    binding: Binding
+
+    def keys(self) -> Iterator[Key]:
+        """Everything it ran on."""
+        for uuid in self.binding.gpus:
+            yield "gpu", uuid
+        yield "server", self.server
+        yield "server", f"{self.server}/{self.model}"
+        if self.tenant:
+            yield "tenant", self.tenant
+        if self.binding.pid is not None:
+            yield "process", str(self.binding.pid)
+        if self.binding.how != "none":
+            yield "host", ""
+
+
+def keys_of(entity: Entity) -> list[Key]:
+    """What a request of the entity runs on; any of them."""
+    keys = [("gpu", entity.uuid)] if entity.uuid else []
+    if entity.scope == "process":
+        pid = _PID.search(entity.name)
+        if pid is not None:
+            keys.append(("process", pid[1]))
+    elif entity.scope == "host":
+        keys.append(("host", ""))
+    elif entity.scope == "tenant":
+        keys.append(("tenant", entity.name))
+    elif entity.scope == "server":
+        # A request does not tell which of a model's endpoints it came to.
+        keys.append(("server", entity.name.partition(" at ")[0]))
+    return keys
+
+
+class Touched:
+    """Not thread-safe. Once per step ``add``, then ``opened`` and ``went_on`` with the incidents that are open."""
+
+    def __init__(self) -> None:
+        self._recent: deque[_Ran] = deque(maxlen=REMEMBERED)
+        self._new: list[_Ran] = []
+
+    def add(self, requests: Sequence[RequestRecord], to_steady: Callable[[int], float]) -> None:
+        """Requests that became known since the last step."""
+        self._new = [
+            _Ran(
+                to_steady(record.end_ns),
+                record.trace_id,
+                record.span_id,
+                record.server,
+                record.model,
+                record.tenant,
+                record.binding,
+            )
+            for record in requests
+        ]
+        self._recent.extend(self._new)
+
+    def opened(self, incidents: Iterable[Incident]) -> None:
+        """Note for incidents that are new what ran since they began."""
+        _note(incidents, self._recent)
+
+    def went_on(self, incidents: Iterable[Incident]) -> None:
+        """Note for incidents that were open before what is new."""
+        _note(incidents, self._new)
+
+
+def _note(incidents: Iterable[Incident], requests: Iterable[_Ran]) -> None:
+    wanted = [(incident, keys_of(incident.entity)) for incident in incidents]
+    if not wanted:
+        return
+    ran = list(requests)
+    by_key: dict[Key, list[int]] = {}
+    for position, request in enumerate(ran):
+        for key in request.keys():  # noqa: SIM118 - no dict
+            by_key.setdefault(key, []).append(position)
+    for incident, keys in wanted:
+        positions = sorted({position for key in keys for position in by_key.get(key, ())})
+        touched = [request for request in map(ran.__getitem__, positions) if request.end_s >= incident.since_s]
+        incident.requests += len(touched)
+        _keep_traces(incident, touched)
+
+
+def _keep_traces(incident: Incident, touched: Iterable[_Ran]) -> None:
+    known = dict(zip(incident.traces, incident.spans, strict=True))
+    for request in touched:
+        if len(known) == TRACES:
+            break
+        if len(request.trace_id) == 16 and any(request.trace_id):
+            known.setdefault(request.trace_id.hex(), request.span_id.hex())
+    incident.traces, incident.spans = tuple(known), tuple(known.values())

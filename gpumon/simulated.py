@@ -1,0 +1,157 @@
+"""A scenario in fast mode: the simulated node and the whole of gpumon on a stepped clock, as fast as they go.
+
+The same world, faces, sampler passes, sources, decoding, assembly and detectors as in ``gpumon demo``. What the
+servers export is taken every half second, as their SDKs' batches would bring it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from gpumon.config import Config, StateConfig
+from gpumon.detect.incident import Incident, IncidentListener
+from gpumon.findings_text import as_json, as_text
+from gpumon.host.clock import ManualClock
+from gpumon.machine import Ports
+from gpumon.model import RequestRecord
+from gpumon.sim.builtin import find_scenario
+from gpumon.sim.files import SimFiles
+from gpumon.sim.http import SimHttp, server_urls
+from gpumon.sim.kmsg import SimKernelLog
+from gpumon.sim.labels import AFTER_S, Label, explained, labels, strikes
+from gpumon.sim.nvml import SimNvml
+from gpumon.sim.pages import SimPages
+from gpumon.sim.scenario import Scenario
+from gpumon.sim.spans import SpanMaker
+from gpumon.sim.world import World
+from gpumon.stepped import SteppedNode
+
+STARTED_S = 10_000.0
+"""Steady time at which every simulation begins."""
+UNIX_S = 1_800_000_000.0
+EXPORT_S = 0.5
+
+
+class SimulatedNode:
+    """One scenario on one node. ``advance``, then look at ``node``; story time 0 is ``STARTED_S``."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        config: Config,
+        *,
+        listeners: Sequence[IncidentListener] = (),
+        on_requests: Callable[[Sequence[RequestRecord]], None] | None = None,
+    ) -> None:
+        """on_requests: is told of the requests that gpumon has assembled."""
+        self.clock = ManualClock(STARTED_S, UNIX_S)
+        self.world = World(scenario, started_at_s=STARTED_S, seed=seed)
+        world, clock = self.world, self.clock
+        ports = Ports(
+            SimFiles(world, clock),
+            SimPages(world, clock),
+            SimKernelLog(world, clock),
+            SimHttp(world, clock),
+            server_urls(world),
+        )
+        nvml = SimNvml(world, clock, sleep=clock.step)
+        self.node = SteppedNode(config, ports, nvml, clock, listeners=listeners, on_requests=on_requests)
+        self._spans = SpanMaker(world, clock.to_unix)
+
+    @property
+    def story_s(self) -> float:
+        """Seconds since the scenario began."""
+        return self.clock.now_s() - STARTED_S
+
+    def advance(self, story_s: float) -> None:
+        """Go on until a moment of the story."""
+        while self.story_s < story_s:
+            at_s = min(self.clock.now_s() + EXPORT_S, STARTED_S + story_s)
+            self.node.advance(at_s)
+            for body in self._spans.bodies(at_s):
+                self.node.offer(body, peer="127.0.0.1")
+
+    def incidents(self) -> list[Incident]:
+        """Found so far, the earliest opening first."""
+        return sorted(self.node.detection.incidents(), key=lambda each: (each.opened_s, each.id))
+
+
+class Verdict(NamedTuple):
+    """What was found against what the scenario's faults should make one find."""
+
+    found: list[tuple[Label, Incident]]
+    """With the incident that opened first."""
+    missed: list[Label]
+    true: list[Incident]
+    """Incidents that a fault explains, as what it is or as a consequence."""
+    false: list[Incident]
+
+
+def judge(scenario: Scenario, simulated: SimulatedNode, duration_s: float) -> Verdict:
+    """Compare, after ``duration_s`` of the story."""
+    incidents = simulated.incidents()
+    verdict = Verdict([], [], [], [])
+    for label in labels(scenario, duration_s):
+        hit = next((incident for incident in incidents if _hits(simulated, label, incident)), None)
+        if hit is not None:
+            verdict.found.append((label, hit))
+        else:
+            verdict.missed.append(label)
+    for incident in incidents:
+        until_s = max(incident.seen_s, incident.opened_s) - STARTED_S
+        is_true = explained(scenario, incident.kind, incident.since_s - STARTED_S, until_s)
+        (verdict.true if is_true else verdict.false).append(incident)
+    return verdict
+
+
+def _hits(simulated: SimulatedNode, label: Label, incident: Incident) -> bool:
+    """Whether an incident is of the label's kind and time, and of what its fault strikes."""
+    opened_s = incident.opened_s - STARTED_S
+    if incident.kind != label.kind or not label.begins_s - 1 <= opened_s <= label.ends_s + AFTER_S:
+        return False
+    world = simulated.world
+    gpus, models = strikes(world.scenario, label.fault)
+    entity = incident.entity
+    if not gpus:
+        return True
+    if entity.gpu:
+        return entity.gpu in gpus
+    if entity.scope == "process":
+        names = {server.name for server in world.scenario.servers if server.model in models}
+        pid = entity.name.split()[1]
+        return any(str(task.pid) == pid and task.server in names for task in world.tasks(simulated.clock.now_s()))
+    if entity.scope == "tenant":
+        return label.fault.tenant is None or label.fault.tenant in entity.name
+    return entity.scope in ("host", "collective") or any(model in entity.name for model in models)
+
+
+def main(name: str, seed: int | None, duration_s: float | None, *, json_output: bool, config: Config) -> int:
+    """``gpumon simulate``: run a scenario, tell what was found and what should have been; the exit status.
+
+    0: all that had to be found was, and nothing else; 1: not so. Raises ScenarioError.
+    """
+    scenario = find_scenario(name)
+    duration_s = scenario.duration_s if duration_s is None else duration_s
+    quiet = config.model_copy(update={"state": StateConfig(folder=None)})
+    simulated = SimulatedNode(scenario, scenario.seed if seed is None else seed, quiet)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(scenario.name, total=duration_s)
+        while simulated.story_s < duration_s:
+            simulated.advance(min(duration_s, simulated.story_s + 1.0))
+            progress.update(task, completed=simulated.story_s)
+    verdict = judge(scenario, simulated, duration_s)
+    for incident in simulated.incidents():
+        if json_output:
+            click.echo(as_json(incident, simulated.clock.to_unix))
+        else:
+            mark = "" if incident in verdict.true else "  <- nothing in the scenario explains this"
+            click.echo(as_text(incident, simulated.clock.to_unix, STARTED_S) + mark)
+    for label in verdict.missed:
+        click.echo(f"not found: {label.kind}, from {label.begins_s:g} s, of the fault {label.fault.kind}", err=True)
+    return 0 if not verdict.missed and not verdict.false else 1

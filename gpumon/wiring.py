@@ -1,0 +1,102 @@
+"""Which source reads what, and how often: one list for the daemon, for a stepped simulation and for a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gpumon.config import Config
+from gpumon.detect.detectors import build_detectors
+from gpumon.detect.engine import Detection
+from gpumon.detect.incident import IncidentListener
+from gpumon.detect.ledger import Ledger, State
+from gpumon.detect.scene import SceneMaker
+from gpumon.machine import Ports
+from gpumon.node import Node
+from gpumon.runner import Source
+from gpumon.sampler.handover import Plan
+from gpumon.sources.gpu_holders import GpuHolders
+from gpumon.sources.host import HostSource
+from gpumon.sources.kernel_log import KernelLogSource
+from gpumon.sources.numa import NumaSource
+from gpumon.sources.processes import ProcessSource
+from gpumon.sources.servers import ServerSource
+from gpumon.store import View
+
+DISCOVERY_S = 2.0
+KERNEL_LOG_S = 1.0
+SERVER_TIMEOUT_S = 1.0
+
+
+class Scheduled(NamedTuple):
+    """A source and its cadence."""
+
+    source: Source
+    every_s: float
+    deadline_s: float | None = None
+    """A longer pass is stuck; None: the runner's own rule."""
+
+
+def host_sources(config: Config, ports: Ports, node: Node) -> list[Scheduled]:
+    """Sources of the main process that ask the machine, in the order in which a reader should meet them."""
+    cadence = config.cadence
+    node.believe_processes_for(3 * cadence.slow_s)
+    holders = GpuHolders(node.holders, ports.files, config.processes.server_patterns, config.processes.limit)
+    found = [
+        Scheduled(HostSource(ports.files), cadence.medium_s),
+        Scheduled(holders, min(DISCOVERY_S, cadence.slow_s)),
+        Scheduled(
+            ProcessSource(ports.files, holders.targets, config.processes.limit, slow_s=cadence.slow_s),
+            cadence.medium_s,
+        ),
+    ]
+    if config.numa.enabled:
+        numa = NumaSource(
+            ports.files,
+            ports.pages,
+            holders.targets,
+            node.gpu_pci,
+            sample_pages=config.numa.sample_pages,
+            exact=config.numa.exact,
+            exact_limit_bytes=config.numa.exact_limit_bytes,
+        )
+        found.append(Scheduled(numa, cadence.numa_s))
+    if ports.kernel_log is not None:
+        found.append(Scheduled(KernelLogSource(ports.kernel_log, node.xids.kernel_event), KERNEL_LOG_S))
+    found.append(Scheduled(node.xids, cadence.publish_s))
+    urls = (*ports.server_urls, *config.servers.targets)
+    if urls:
+        timeout_s = min(SERVER_TIMEOUT_S, cadence.servers_s)
+        found.append(Scheduled(ServerSource(ports.http, urls, timeout_s=timeout_s), cadence.servers_s))
+    return found
+
+
+def build_detection(
+    config: Config,
+    to_unix: Callable[[float], float],
+    view: Callable[[float], View],
+    *,
+    listeners: Sequence[IncidentListener] = (),
+    state: State | None = None,
+) -> Detection:
+    """Every detector that is not off, the ledger behind them, and what they see.
+
+    to_unix: of steady seconds. state: where counters of incidents outlive a restart. Raises DetectConfigError.
+    """
+    built = build_detectors(config.detect)
+    scenes = SceneMaker(lambda unix_ns: unix_ns / 1e9 - to_unix(0.0))
+    return Detection(built.detectors, Ledger(built.kinds, to_unix, listeners, state), scenes, view)
+
+
+def sampler_plan(config: Config) -> Plan:
+    """How often the sampler reads what."""
+    cadence, nvml = config.cadence, config.nvml
+    return Plan(
+        fast_s=cadence.fast_s,
+        mig_s=cadence.publish_s,
+        slow_s=cadence.slow_s,
+        inventory_s=cadence.inventory_s,
+        stuck_after_s=nvml.stuck_after_s,
+        retry_min_s=nvml.retry_min_s,
+        retry_max_s=nvml.retry_max_s,
+    )

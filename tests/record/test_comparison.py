@@ -1,0 +1,192 @@
+"""``gpumon.record.comparison``."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpumon import catalogue
+from gpumon.model import Metric, Unit
+from gpumon.record.comparison import Change, Period, compare, periods, shown, shown_duration, shown_time
+from gpumon.record.flight_reader import Series
+from tests.record.flights import GPU
+
+WHEN = periods(100.0, 130.0, 150.0)
+
+
+def series(metric: Metric, points: dict[float, float], labels: tuple[str, ...] = GPU) -> Series:
+    """By time and value."""
+    return Series(
+        metric.name,
+        metric.kind.value,
+        metric.unit.value,
+        tuple(zip(metric.labels, labels, strict=True)),
+        np.array(list(points)),
+        np.array(list(points.values())),
+    )
+
+
+def seconds(before: float, during: float, after: float) -> dict[float, float]:
+    """A value each second, from 60 to 150."""
+    return {float(at): before if at < 100 else during if at <= 130 else after for at in range(60, 151)}
+
+
+def one(metric: Metric, points: dict[float, float]) -> Change:
+    (change,) = compare([series(metric, points)], WHEN)
+    return change
+
+
+def test_the_times_before_during_and_after() -> None:
+    before, during, after = WHEN
+    assert before == Period(-200.0, math.nextafter(100.0, 0.0))
+    assert during == Period(100.0, 130.0)
+    assert after == Period(math.nextafter(130.0, 200.0), 150.0)
+
+
+def test_an_incident_that_is_open_lasts_to_the_end_and_has_no_after() -> None:
+    assert periods(100.0, None, 150.0)[1:] == (Period(100.0, 150.0), None)
+
+
+def test_a_recording_that_ended_before_the_effect_did() -> None:
+    assert periods(100.0, 180.0, 150.0)[1:] == (Period(100.0, 150.0), None)
+    assert periods(100.0, None, 90.0)[1:] == (Period(100.0, 100.0), None)
+
+
+def test_gauges_are_compared_by_their_means() -> None:
+    change = one(catalogue.GPU_SM_ACTIVE, seconds(0.5, 0.25, 0.4))
+    assert (change.before, change.during, change.is_rate) == (0.5, 0.25, False)
+    assert change.after == pytest.approx(0.4)
+    assert change.change == -0.5
+    assert change.score == -50.0
+
+
+def test_counters_are_compared_by_their_rates() -> None:
+    total, points = 1e13, {}
+    for at in range(60, 151):
+        points[float(at)] = total
+        total += 500.0 if at + 1 < 100 or at + 1 > 130 else 250.0
+    change = one(catalogue.GPU_ENERGY, points)
+    assert (change.before, change.during, change.after, change.is_rate) == (500.0, 250.0, 500.0, True)
+
+
+def test_a_counter_that_began_anew_has_no_negative_rate() -> None:
+    points = {float(at): 10.0 * at for at in range(60, 100)} | {float(at): 10.0 * (at - 99) for at in range(100, 151)}
+    change = one(catalogue.GPU_PCIE_REPLAYS, points)
+    assert (change.before, change.during, change.after) == (10.0, 10.0, 10.0)
+
+
+def test_a_slow_counter_counts_the_growth_that_ends_in_a_period() -> None:
+    change = one(catalogue.GPU_PCIE_REPLAYS, {96.0: 0.0, 101.0: 50.0, 131.0: 50.0, 136.0: 60.0})
+    assert (change.before, change.during) == (None, 10.0)
+    assert change.after == pytest.approx(10.0 / 35.0)
+
+
+def test_noise_counts_for_less_than_a_move_out_of_it() -> None:
+    quiet = series(catalogue.GPU_SM_ACTIVE, seconds(0.5, 0.6, 0.5))
+    noisy = series(
+        catalogue.GPU_DRAM_ACTIVE,
+        {at: value + 0.2 * (-1) ** int(at) for at, value in seconds(0.5, 0.6, 0.5).items()},
+    )
+    first, second = compare([noisy, quiet], WHEN)
+    assert (first.name, second.name) == (catalogue.GPU_SM_ACTIVE.name, catalogue.GPU_DRAM_ACTIVE.name)
+    assert first.score == pytest.approx(0.1 / 0.006)
+    assert second.score is not None
+    assert abs(second.score) < 1.0
+
+
+def test_an_outlier_before_does_not_hide_a_move() -> None:
+    points = seconds(70.0, 90.0, 70.0) | {80.0: 1000.0}
+    change = one(catalogue.GPU_TEMPERATURE_MARGIN, points)
+    assert change.score == pytest.approx(20.0 / 0.9)
+
+
+def test_what_stood_still_at_nought_and_moves_is_at_the_top_with_a_bounded_score() -> None:
+    moved = series(catalogue.GPU_ROW_REMAP_PENDING, seconds(0.0, 1.0, 1.0))
+    still = series(catalogue.GPU_ROW_REMAP_FAILED, seconds(0.0, 0.0, 0.0))
+    first, second = compare([still, moved], WHEN)
+    assert (first.name, first.score, first.change) == (catalogue.GPU_ROW_REMAP_PENDING.name, 100.0, None)
+    assert (second.score, second.change) == (0.0, None)
+
+
+def test_what_came_or_went_is_last_and_what_was_never_there_is_not() -> None:
+    came = series(catalogue.GPU_SM_ACTIVE, {110.0: 0.5})
+    went = series(catalogue.GPU_DRAM_ACTIVE, {90.0: 0.5})
+    later = series(catalogue.GPU_TENSOR_ACTIVE, {140.0: 0.5})
+    stayed = series(catalogue.GPU_FP16_ACTIVE, seconds(0.5, 0.5, 0.5))
+    first, second, third = compare([came, went, later, stayed], WHEN)
+    assert first.name == catalogue.GPU_FP16_ACTIVE.name
+    assert {second.name: (second.before, second.during), third.name: (third.before, third.during)} == {
+        catalogue.GPU_SM_ACTIVE.name: (None, 0.5),
+        catalogue.GPU_DRAM_ACTIVE.name: (0.5, None),
+    }
+    assert (second.score, third.change) == (None, None)
+
+
+def test_the_incident_itself_and_moments_in_time_are_no_signals() -> None:
+    active = series(catalogue.INCIDENT_ACTIVE, seconds(0.0, 1.0, 0.0), ("xid", *GPU))
+    moment = series(catalogue.GPU_LAST_SAMPLE, seconds(1e9, 2e9, 3e9))
+    assert compare([active, moment], WHEN) == []
+
+
+POINTS = st.dictionaries(
+    st.floats(0.0, 200.0), st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12
+)
+
+
+@given(POINTS, st.sampled_from([catalogue.GPU_SM_ACTIVE, catalogue.GPU_ENERGY]))
+def test_figures_are_finite_or_not_there(points: dict[float, float], metric: Metric) -> None:
+    for change in compare([series(metric, dict(sorted(points.items())))], WHEN):
+        for figure in (change.before, change.during, change.after, change.change, change.score):
+            assert figure is None or math.isfinite(figure)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "is_rate", "text"),
+    [
+        (None, Unit.BYTES, False, "-"),
+        (1_980e6, Unit.HERTZ, False, "1,980 MHz"),
+        (84.0, Unit.CELSIUS, False, "84 °C"),
+        (312.4e6, Unit.BYTES, True, "312 MB/s"),
+        (151_500_000_000.0, Unit.BYTES, False, "152 GB"),
+        (0.0, Unit.BYTES, True, "0 B/s"),
+        (0.0072, Unit.SECONDS, False, "7.2 ms"),
+        (12.0, Unit.SECONDS, False, "12 s"),
+        (3e-9, Unit.SECONDS, False, "0.003 µs"),
+        (0.778, Unit.SECONDS, True, "77.8 %"),
+        (0.123, Unit.RATIO, False, "12.3 %"),
+        (407.1, Unit.JOULES, True, "407 W"),
+        (5.2e7, Unit.JOULES, False, "52 MJ"),
+        (512.345, Unit.WATTS, False, "512 W"),
+        (97.6, Unit.NONE, True, "97.6/s"),
+        (-3.0, Unit.NONE, False, "-3"),
+        (131_072.0, Unit.NONE, False, "131 k"),
+        (9_999.0, Unit.NONE, False, "9,999"),
+        (1e300, Unit.NONE, False, "1e+291 G"),
+        (1.8e9, Unit.TIMESTAMP, False, "2027-01-15 08:00:00 UTC"),
+        (2.5, "furlongs", False, "2.5"),
+    ],
+)
+def test_values_for_people(value: float | None, unit: str, is_rate: bool, text: str) -> None:
+    assert shown(value, unit, is_rate=is_rate) == text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(list(Unit)), st.booleans())
+def test_every_value_can_be_shown(value: float, unit: Unit, is_rate: bool) -> None:
+    assert 0 < len(shown(value, unit, is_rate=is_rate)) < 330
+
+
+@pytest.mark.parametrize(
+    ("seconds_", "text"),
+    [(0.0, "0 s"), (0.8, "0.8 s"), (42.4, "42 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min"), (9.999, "10 s")],
+)
+def test_durations_for_people(seconds_: float, text: str) -> None:
+    assert shown_duration(seconds_) == text
+
+
+def test_a_time_out_of_the_calendar_is_a_number() -> None:
+    assert shown_time(1e18) == "1000000000000000000"
+    assert shown_time(0.0) == "1970-01-01 00:00:00 UTC"
