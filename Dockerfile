@@ -22,7 +22,12 @@ LABEL org.opencontainers.image.title="gpumon" \
 COPY --from=build /opt/gpumon /opt/gpumon
 # Compiled here, the base's standard library too (the base comes without .pyc files), because the file system is
 # read-only where this runs: without them the start takes twice as long and 7 MB more.
-RUN python -m compileall -q -j 0 -x lib2to3 /opt/gpumon/lib \
+# /var/lib/gpumon is the user's below, so that a named volume there is too (docker run -v gpumon:/var/lib/gpumon); a
+# folder of the host, or of Kubernetes, has to be made writable for it: fsGroup 65534 for an emptyDir or a claim, chown
+# for a hostPath. Where it cannot be written (a read-only file system, say) gpumon runs all the same, without flight
+# recordings and with counters that begin anew; GPUMON_STATE__FOLDER= (empty) says that this is wanted.
+RUN install -d -o 65534 -g 65534 -m 0700 /var/lib/gpumon \
+    && python -m compileall -q -j 0 -x lib2to3 /opt/gpumon/lib \
     "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 # All GPUs, of the driver's libraries only NVML: what the NVIDIA container runtime reads.
 ENV NVIDIA_VISIBLE_DEVICES=all \

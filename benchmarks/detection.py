@@ -141,6 +141,8 @@ def main() -> int:
     paths = sorted(SCENARIOS.glob("*.yaml"))
     if arguments.names:
         paths = [path for path in paths if path.stem in arguments.names]
+    for path in paths:
+        load_scenario(path)  # before hours of others: a file that cannot be taken
     work: list[tuple[Path, int | None, float, float | None]] = []
     for path in paths:
         clean_s = arguments.clean_hours * 3600 if path.stem in CLEAN else None

@@ -21,11 +21,12 @@ import pynvml
 
 from benchmarks.common import REAL, SIZED, children, cpu_s, environment, idle_processes, put_to_work, report, wait
 from gpumon import catalogue
-from gpumon.app import App, real_machine
-from gpumon.config import Config, HostConfig, HttpConfig, NvmlConfig, OtlpConfig
+from gpumon.app import App
+from gpumon.config import Config, HostConfig, HttpConfig, NvmlConfig, OtlpConfig, StateConfig
 from gpumon.host.clock import SystemClock
 from gpumon.host.nvml import Device, Field
 from gpumon.host.nvml_driver import NvmlDriver
+from gpumon.machine import real_machine
 from gpumon.sources.capabilities import Capabilities
 from gpumon.sources.gpu_fast import GpuFast
 from tests.e2e.daemon import Daemon
@@ -130,6 +131,7 @@ def saturated_rate_hz(node: FakeNode, seconds: float) -> dict[str, float]:
         host=HostConfig(kernel_log=None),
         nvml=NvmlConfig(library=str(node.library)),
         otlp=OtlpConfig(enabled=False),
+        state=StateConfig(folder=None),
     )
     clock = SystemClock()
     app = App(config, real_machine(config), clock, None)

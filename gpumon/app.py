@@ -84,11 +84,12 @@ class App:
         self.node = Node(self.store, self.health, clock)
         # In a pod, the host's name by the downward API.
         self._node_names = [name for name in (os.environ.get("NODE_NAME"), socket.gethostname()) if name]
-        self._recording = self._build_recording(record, machine) if record is not None else None
-        self._machine = machine = self._recording.machine if self._recording is not None else machine
         web = load_web_config(config.http.web_config) if config.http.web_config is not None else None
         self.tls = web.tls if web is not None else None
         self.detecting = self._build_detecting(config) if config.detect.enabled else None
+        # After what may be wrong: else the file would be in the way of the next try.
+        self._recording = self._build_recording(record, machine) if record is not None else None
+        self._machine = machine = self._recording.machine if self._recording is not None else machine
         self.tracing = self._build_tracing(config, web) if config.otlp.enabled else None
         self._link: SamplerLink | None = None
         if machine.sampler is not None:
@@ -323,11 +324,11 @@ class App:
         from gpumon.web.api import make_api
         from gpumon.web.incidents import incident_routes
 
-        clock = self._clock
-        more = []
-        if self.detecting is not None:
-            more.append(incident_routes(self.detecting.detection.incidents, clock.now_s, clock.to_unix))
-        return cast(Asgi, make_api(lambda: self.store.view(clock.now_s()), *more))  # FastAPI's types are its own
+        clock, detecting = self._clock, self.detecting
+        incidents = incident_routes(
+            lambda: detecting.detection.incidents() if detecting is not None else [], clock.now_s, clock.to_unix
+        )
+        return cast(Asgi, make_api(lambda: self.store.view(clock.now_s()), incidents))  # FastAPI's types are its own
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
@@ -377,16 +378,23 @@ class App:
             yield Sample(catalogue.SELF_RESIDENT, (component,), float(resident * os.sysconf("SC_PAGESIZE")))
 
 
-def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = None, record: Wish | None = None) -> int:
+def run(
+    config: Config,
+    *,
+    scenario: str | None = None,
+    reload: Callable[[], Config] | None = None,
+    record: Wish | None = None,
+) -> int:
     """Run until SIGTERM or SIGINT; the exit status. A second signal ends at once. SIGHUP reloads.
 
-    record: write what the machine answers to a file meanwhile, and end when it has been long enough.
+    scenario: watch the simulated node of it instead of this machine; None: this machine. record: write what the machine
+    answers to a file meanwhile, and end when it has been long enough. Raises ScenarioError and DetectConfigError.
     """
     # Until the event loop takes it over, which is half a second: a reload asked for too early must not end us.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     clock = SystemClock()
-    machine = simulated_machine(clock) if demo else real_machine(config)
-    if demo:
+    machine = simulated_machine(clock, scenario) if scenario is not None else real_machine(config)
+    if scenario is not None:
         config = _with_demo_folder(config)
         reload = partial(_reload_demo, reload) if reload is not None else None
     _raise_open_files()
@@ -407,7 +415,8 @@ def run(config: Config, *, demo: bool, reload: Callable[[], Config] | None = Non
         ending = threading.Timer(record.duration_s, os.kill, (os.getpid(), signal.SIGTERM))
         ending.daemon = True
         ending.start()
-    log.info("http=listening url=%s://%s/metrics demo=%s", scheme, _shown(host, port), str(demo).lower())
+    demo = str(scenario is not None).lower()
+    log.info("http=listening url=%s://%s/metrics demo=%s", scheme, _shown(host, port), demo)
     if config.detect.enabled and config.state.folder is not None:
         log.info("state=folder path=%s", config.state.folder)
     try:

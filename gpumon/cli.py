@@ -7,6 +7,7 @@ see its help). Imports of what a command needs are inside it, so that ``gpumon -
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import traceback
@@ -41,6 +42,16 @@ _OPTIONS = (
 )
 
 
+class _Seconds(click.FloatRange):
+    """A range of seconds. NaN, which click lets pass, is in none."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return seconds
+
+
 def _configured(command: _Command) -> _Command:
     """The options that every command with a configuration shares."""
     for option in reversed(_OPTIONS):
@@ -58,28 +69,43 @@ def commands() -> None:
 @_configured
 def run(path: Path | None, **flags: str | None) -> int:
     """Watch this machine and serve what is seen. Never simulates."""
-    return _serve(_load(path, flags), path, flags, demo=False)
+    return _serve(_load(path, flags), path, flags)
 
 
 @commands.command()
 @_configured
-def demo(path: Path | None, **flags: str | None) -> int:
-    """The same on a simulated node of eight GPUs: no GPU needed."""
-    return _serve(_load(path, flags), path, flags, demo=True)
+@click.option("--scenario", metavar="NAME|FILE", default="demo", show_default=True, help="What happens there.")
+def demo(path: Path | None, scenario: str, **flags: str | None) -> int:
+    """The same on a simulated node of eight GPUs: no GPU needed.
+
+    The scenario `demo` is a story of five minutes, told again and again, in which seven things go wrong. Another is a
+    YAML file; docs/SCENARIOS.md says how to write one.
+    """
+    return _serve(_load(path, flags), path, flags, scenario)
 
 
-@commands.command()
+@commands.command(short_help="Run, and write to a file all that this machine told.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @_configured
-@click.option("--demo", "is_demo", is_flag=True, help="Of the simulated node instead of this machine.")
-@click.option("--for", "duration_s", metavar="SECONDS", type=click.FloatRange(1, 1e7), help="Default: until ended.")
-@click.option("--limit", "limit_mib", metavar="MIB", type=click.IntRange(1, 1 << 20), default=1024, show_default=True)
+@click.option("--demo", "is_demo", is_flag=True, help="Of a simulated node instead of this machine.")
+@click.option("--scenario", metavar="NAME|FILE", help="What happens on the simulated node; default: demo.")
+@click.option("--for", "duration_s", metavar="SECONDS", type=_Seconds(1, 10**7), help="Default: until it is ended.")
+@click.option(
+    "--limit",
+    "limit_mib",
+    metavar="MIB",
+    type=click.IntRange(1, 1 << 20),
+    default=1024,
+    show_default=True,
+    help="Largest file: recording ends there, gpumon goes on.",
+)
 @click.option("--mask", is_flag=True, help="Replace names, addresses and ids by others of the same form.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
 def record(
     file: Path,
     path: Path | None,
     is_demo: bool,
+    scenario: str | None,
     duration_s: float | None,
     limit_mib: int,
     mask: bool,
@@ -88,42 +114,52 @@ def record(
 ) -> int:
     """Run, and write to FILE all that NVML, the host and the servers told.
 
-    Of traces without prompts, completions and token ids. `gpumon replay FILE` finds the same in it, anywhere.
+    Traces are recorded without prompts, completions and token ids. `gpumon replay FILE` finds the same in it, on any
+    machine; docs/RECORDINGS.md.
     """
+    if scenario is not None and not is_demo:
+        raise click.UsageError("--scenario is of a simulated node: expected --demo with it")
     config = _load(path, flags)
     from gpumon.recording import Wish
 
-    return _serve(config, path, flags, demo=is_demo, record=Wish(file, mask, overwrite, limit_mib << 20, duration_s))
+    wish = Wish(file, mask, overwrite, limit_mib << 20, duration_s)
+    return _serve(config, path, flags, (scenario or "demo") if is_demo else None, wish)
 
 
-@commands.command()
+@commands.command(short_help="Say what is found in a recording.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @_configured
-@click.option("--speed", metavar="TIMES|max", default="max", help="Of real time; default: max.")
+@click.option("--speed", metavar="TIMES|max", default="max", show_default=True, help="Times real time.")
 @click.option("--json", "json_output", is_flag=True, help="A line of JSON for each incident.")
 @click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Write the last /metrics page there.")
 def replay(file: Path, path: Path | None, speed: str, json_output: bool, page: Path | None, **flags: str | None) -> int:
     """Take a recording through the same sources and detectors, and say what was found.
 
-    The section `detect` is that of the configuration given here; all that says how often what is read is the
-    recording's.
+    Detectors are as configured here (section `detect`); what is read, and how often, is the recording's. Whatever
+    listens or writes is off.
     """
     config = _load(path, flags)
     times = _speed(speed)
+    _quiet(config)
     from gpumon import replayed
+    from gpumon.detect.detectors import DetectConfigError
     from gpumon.record.format import FormatError
 
     try:
         return replayed.main(file, config, times, json_output=json_output, page=page)
     except FormatError as err:
         raise _FailedError(str(err)) from err
+    except DetectConfigError as err:
+        raise _ConfigurationError(str(err)) from err
 
 
-@commands.command()
+@commands.command(short_help="Run a scenario as fast as it goes, and say what was found.")
 @click.argument("scenario")
 @_configured
-@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), help="Other noise; default: the scenario's own.")
-@click.option("--for", "duration_s", metavar="SECONDS", type=click.FloatRange(1, 1e6), help="Default: its length.")
+@click.option(
+    "--seed", metavar="NUMBER", type=click.IntRange(0, (1 << 63) - 1), help="Other noise; default: the scenario's own."
+)
+@click.option("--for", "duration_s", metavar="SECONDS", type=_Seconds(1, 10**6), help="Default: its length.")
 @click.option("--json", "json_output", is_flag=True, help="A line of JSON for each incident.")
 def simulate(
     scenario: str,
@@ -135,23 +171,25 @@ def simulate(
 ) -> int:
     """Run a SCENARIO (`demo`, or a YAML file) on a stepped clock, and say what was found.
 
-    Exit status: 0 all that its faults should make one find was found, and nothing else; 1 not so; 2 wrong arguments,
-    scenario or configuration.
+    Exit status: 0 all that its faults should make one find was found, and nothing that they do not explain; 1 not so;
+    2 wrong arguments, scenario or configuration. docs/SCENARIOS.md says how to write one.
     """
     config = _load(path, flags)
+    _quiet(config)
     from gpumon import simulated
+    from gpumon.detect.detectors import DetectConfigError
     from gpumon.sim.scenario import ScenarioError
 
     try:
         return simulated.main(scenario, seed, duration_s, json_output=json_output, config=config)
-    except ScenarioError as err:
+    except (ScenarioError, DetectConfigError) as err:
         raise _ConfigurationError(str(err)) from err
 
 
-@commands.command()
+@commands.command(short_help="Print an incident's flight recording.")
 @_configured
 @click.option("--incident", metavar="ID", required=True, help="Its id, the beginning of it, or `latest`.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Of the recordings; default: below state.folder.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Of the recordings; default: flights/ in state.folder.")
 @click.option("--all", "everything", is_flag=True, help="Every signal, not only the 25 that moved most.")
 @click.option("--json", "json_output", is_flag=True, help="For scripts.")
 def diagnose(
@@ -196,7 +234,7 @@ def metrics(style: str | None) -> int:
     return 0
 
 
-@commands.command()
+@commands.command(short_help="Print the configuration in effect.")
 @_configured
 @click.option("--markdown", is_flag=True, help="Every key and its meaning instead, as docs/CONFIGURATION.md has it.")
 def config(path: Path | None, markdown: bool, **flags: str | None) -> int:
@@ -239,8 +277,19 @@ def _speed(text: str) -> float | None:
     return times
 
 
+def _quiet(config: Config) -> None:
+    """Log errors alone unless told otherwise: for commands that tell what happens themselves, at times of its own."""
+    from gpumon import logs
+
+    logs.setup(config.log.format, config.log.level if "level" in config.log.model_fields_set else "error")
+
+
 def _serve(
-    config: Config, path: Path | None, options: dict[str, str | None], *, demo: bool, record: Wish | None = None
+    config: Config,
+    path: Path | None,
+    options: dict[str, str | None],
+    scenario: str | None = None,
+    record: Wish | None = None,
 ) -> int:
     from gpumon import logs
 
@@ -248,9 +297,14 @@ def _serve(
     from gpumon import app
     from gpumon.detect.detectors import DetectConfigError
 
+    wrong: tuple[type[Exception], ...] = (DetectConfigError,)
+    if scenario is not None:
+        from gpumon.sim.scenario import ScenarioError
+
+        wrong = (DetectConfigError, ScenarioError)
     try:
-        return app.run(config, demo=demo, reload=_loader(path, options), record=record)
-    except DetectConfigError as err:
+        return app.run(config, scenario=scenario, reload=_loader(path, options), record=record)
+    except wrong as err:
         raise _ConfigurationError(str(err)) from err
     except BrokenPipeError as err:
         raise RuntimeError(f"a connection broke: {err}") from err  # click would end on it without a word

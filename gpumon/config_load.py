@@ -25,6 +25,10 @@ _SERVICE_LINK = re.compile(
 )
 
 
+LISTED = 24
+"""Names that an error lists where none of them is near: the sections, not the keys."""
+
+
 class ConfigError(Exception):
     """The configuration cannot be taken. ``str()``: one line for each problem."""
 
@@ -140,7 +144,7 @@ def _problems(err: ValidationError, known: Mapping[str, Key], given: Mapping[str
 
 def _near(word: str, words: Mapping[str, object]) -> str:
     match = difflib.get_close_matches(word[:80], words, n=1, cutoff=0.7)
-    return f"; did you mean {match[0]}?" if match else f"; known are {', '.join(words)}" if len(words) < 16 else ""
+    return f"; did you mean {match[0]}?" if match else f"; known are {', '.join(words)}" if len(words) <= LISTED else ""
 
 
 def _word(text: str) -> str:

@@ -59,8 +59,11 @@ def real_machine(config: Config) -> Machine:
     return Machine(Ports(files, MovePages(str(host.procfs)), kernel_log, HttpClient()), sampler, options)
 
 
-def simulated_machine(clock: Clock, scenario: str = "demo", seed: int = 7) -> Machine:
-    """A node that serves, as a scenario has it: the name of a built-in one or the path of a file."""
+def simulated_machine(clock: Clock, scenario: str = "demo") -> Machine:
+    """A node that serves, as a scenario has it: the name of a built-in one or the path of a file.
+
+    Raises ScenarioError.
+    """
     from gpumon.sim.builtin import find_scenario
     from gpumon.sim.files import SimFiles
     from gpumon.sim.http import SimHttp, server_urls
@@ -69,7 +72,7 @@ def simulated_machine(clock: Clock, scenario: str = "demo", seed: int = 7) -> Ma
     from gpumon.sim.world import World
 
     started_at_s = clock.now_s()
-    world = World(find_scenario(scenario), started_at_s=started_at_s, seed=seed)
+    world = World(find_scenario(scenario), started_at_s=started_at_s)
     ports = Ports(
         SimFiles(world, clock),
         SimPages(world, clock),
@@ -77,5 +80,5 @@ def simulated_machine(clock: Clock, scenario: str = "demo", seed: int = 7) -> Ma
         SimHttp(world, clock),
         server_urls(world),
     )
-    options = {"scenario": scenario, "seed": str(seed), "started_at_s": repr(started_at_s)}
+    options = {"scenario": scenario, "seed": str(world.seed), "started_at_s": repr(started_at_s)}
     return Machine(ports, module_command("gpumon.sim.sampler"), options, world)

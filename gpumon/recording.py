@@ -25,12 +25,13 @@ from gpumon.record.recording_ports import (
     RecordingHttp,
     RecordingKernelLog,
     RecordingPages,
+    safe_url,
 )
 from gpumon.runner import Source
 
 log = logging.getLogger(__name__)
 
-SECTIONS = ("cadence", "processes", "numa", "store", "requests", "servers")
+SECTIONS = ("cadence", "processes", "numa", "store", "requests")
 """Of the configuration, what a replay needs to read the same things at the same times. None of it is secret."""
 
 
@@ -50,18 +51,23 @@ class DaemonRecording:
     """One recording of one daemon. ``machine`` and ``source`` wrap; ``start``; ``close`` at the end."""
 
     def __init__(self, wish: Wish, config: Config, machine: Machine, clock: Clock, node_names: Sequence[str]) -> None:
-        """Makes the file. Raises OSError."""
+        """Makes the file. Raises OSError, whose text is for a person."""
         self.path = wish.path
         mask = Mask(node_names, config.requests.tenant_attributes) if wish.mask else None
-        self._recorder = Recorder.create(
-            wish.path,
-            clock,
-            _say_stopped,
-            _about(config, machine.ports, node_names),
-            mask=mask,
-            limit_bytes=wish.limit_bytes,
-            overwrite=wish.overwrite,
-        )
+        try:
+            self._recorder = Recorder.create(
+                wish.path,
+                clock,
+                _say_stopped,
+                _about(config, machine.ports, node_names),
+                mask=mask,
+                limit_bytes=wish.limit_bytes,
+                overwrite=wish.overwrite,
+            )
+        except OSError as error:
+            replaceable = isinstance(error, FileExistsError) and not wish.overwrite
+            hint = "; --overwrite replaces it" if replaceable else ""
+            raise OSError(f"cannot record to {wish.path}: {error.strerror or error}{hint}") from error
         self.machine = self._wrapped(machine, wish, mask)
 
     def source(self, source: Source) -> Source:
@@ -77,13 +83,11 @@ class DaemonRecording:
         self._recorder.start()
 
     def close(self) -> None:
-        """Write what is left, and say what there is."""
-        stopped = self._recorder.stopped  # by itself, which has been said
+        """Write what is left, and say what there is. That recording ended by itself was said when it did."""
         self._recorder.close()
         dropped = ", ".join(f"{reason} {count}" for reason, count in self._recorder.dropped.items())
         log.info(
-            "recording=%s path=%s bytes=%d%s",
-            "incomplete" if stopped else "complete",
+            "recording=ended path=%s bytes=%d%s",
             self.path,
             self.path.stat().st_size if self.path.exists() else 0,
             f" requests_not_recorded={dropped!r}" if dropped else "",
@@ -104,11 +108,11 @@ class DaemonRecording:
 
 
 def _about(config: Config, ports: Ports, node_names: Sequence[str]) -> dict[str, object]:
-    sections = config.model_dump(mode="json", include=set(SECTIONS))
     return {
         "node_names": list(node_names),
-        "server_urls": list(ports.server_urls),
-        "config": sections,
+        # As what they answer is kept, without what may be secret in them.
+        "server_urls": [safe_url(url) for url in (*ports.server_urls, *config.servers.targets)],
+        "config": config.model_dump(mode="json", include=set(SECTIONS)),
         "kernel_log": ports.kernel_log is not None,
     }
 

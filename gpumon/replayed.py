@@ -112,8 +112,12 @@ def main(path: Path, config: Config, speed: float | None, *, json_output: bool, 
             progress.update(task, completed=at_s - recording.started_s)
             pace.wait(at_s)
     to_unix = replay.clock.to_unix
-    for incident in replay.incidents():
+    incidents = replay.incidents()
+    for incident in incidents:
         click.echo(as_json(incident, to_unix) if json_output else as_text(incident, to_unix, recording.started_s))
+    if not json_output:
+        recorded_s = recording.ended_s - recording.started_s
+        click.echo(f"{len(incidents)} incident{'s' if len(incidents) != 1 else ''} in {recorded_s:.0f} s", err=True)
     if page is not None:
         page.write_bytes(replay.page())
     return 0
@@ -134,7 +138,7 @@ class _Pace:
 
 
 def _config_of(header: Mapping[str, object], config: Config, path: Path) -> Config:
-    """The recorded sections, and of the rest what is given here; nothing that writes or listens."""
+    """The recorded sections, and of the rest what is given here."""
     told = header.get("config")
     wanted = {key: told[key] for key in SECTIONS if key in told} if isinstance(told, dict) else {}
     try:
@@ -143,10 +147,7 @@ def _config_of(header: Mapping[str, object], config: Config, path: Path) -> Conf
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))
         raise FormatError(f"{path}: its configuration cannot be taken: {where}: {problem['msg']}") from error
-    return config.model_copy(
-        update={name: getattr(recorded, name) for name in SECTIONS}
-        | {"state": config.state.model_copy(update={"folder": None}), "forward": type(config.forward)()}
-    )
+    return config.model_copy(update={name: getattr(recorded, name) for name in SECTIONS})
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ servers export is taken every half second, as their SDKs' batches would bring it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from gpumon.config import Config, StateConfig
+from gpumon.config import Config
 from gpumon.detect.incident import Incident, IncidentListener
 from gpumon.findings_text import as_json, as_text
 from gpumon.host.clock import ManualClock
@@ -63,6 +64,8 @@ class SimulatedNode:
         nvml = SimNvml(world, clock, sleep=clock.step)
         self.node = SteppedNode(config, ports, nvml, clock, listeners=listeners, on_requests=on_requests)
         self._spans = SpanMaker(world, clock.to_unix)
+        self._exports = 1
+        """Number of the next one: they come on a grid, however ``advance`` is called."""
 
     @property
     def story_s(self) -> float:
@@ -71,11 +74,13 @@ class SimulatedNode:
 
     def advance(self, story_s: float) -> None:
         """Go on until a moment of the story."""
-        while self.story_s < story_s:
-            at_s = min(self.clock.now_s() + EXPORT_S, STARTED_S + story_s)
-            self.node.advance(at_s)
-            for body in self._spans.bodies(at_s):
+        until_s = STARTED_S + story_s
+        while (export_s := STARTED_S + self._exports * EXPORT_S) <= until_s:
+            self._exports += 1
+            self.node.advance(export_s)
+            for body in self._spans.bodies(export_s):
                 self.node.offer(body, peer="127.0.0.1")
+        self.node.advance(until_s)
 
     def incidents(self) -> list[Incident]:
         """Found so far, the earliest opening first."""
@@ -138,20 +143,19 @@ def main(name: str, seed: int | None, duration_s: float | None, *, json_output: 
     """
     scenario = find_scenario(name)
     duration_s = scenario.duration_s if duration_s is None else duration_s
-    quiet = config.model_copy(update={"state": StateConfig(folder=None)})
-    simulated = SimulatedNode(scenario, scenario.seed if seed is None else seed, quiet)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    simulated = SimulatedNode(scenario, scenario.seed if seed is None else seed, config)
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(scenario.name, total=duration_s)
         while simulated.story_s < duration_s:
             simulated.advance(min(duration_s, simulated.story_s + 1.0))
             progress.update(task, completed=simulated.story_s)
     verdict = judge(scenario, simulated, duration_s)
+    to_unix = simulated.clock.to_unix
     for incident in simulated.incidents():
-        if json_output:
-            click.echo(as_json(incident, simulated.clock.to_unix))
-        else:
-            mark = "" if incident in verdict.true else "  <- nothing in the scenario explains this"
-            click.echo(as_text(incident, simulated.clock.to_unix, STARTED_S) + mark)
+        click.echo(as_json(incident, to_unix) if json_output else as_text(incident, to_unix, STARTED_S))
+    for incident in verdict.false:
+        opened_s = incident.opened_s - STARTED_S
+        click.echo(f"not explained: {incident.kind} of {incident.entity.name}, found at {opened_s:g} s", err=True)
     for label in verdict.missed:
         click.echo(f"not found: {label.kind}, from {label.begins_s:g} s, of the fault {label.fault.kind}", err=True)
     return 0 if not verdict.missed and not verdict.false else 1

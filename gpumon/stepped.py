@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpumon.config import Config
+from gpumon.config import Config, ForwardConfig, ServersConfig
 from gpumon.detect.engine import Detection
 from gpumon.detect.incident import IncidentListener
 from gpumon.health import Health
@@ -66,7 +66,7 @@ class SteppedNode:
         on_requests: is told of the requests that are complete, after detection.
         """
         self.clock = clock
-        self.config = config
+        self.config = config = _within(config)
         self.undecodable = 0
         """Bodies that were offered and could not be read."""
         self.store = Store(max_series=config.store.max_series, history_points=config.store.history_points)
@@ -149,3 +149,9 @@ class SteppedNode:
         assert self.sampler is not None
         self._hearing.drain(self.sampler.rows, at_s, self._fast_ttl_s)
         self.store.put("sampler", at_s, list(self._hearing.samples()), 10 * self.config.cadence.publish_s + 5.0)
+
+
+def _within(config: Config) -> Config:
+    """The configuration without what reaches past the ports: this machine's servers and files, and any downstream."""
+    requests = config.requests.model_copy(update={"nccl_inspector": None})
+    return config.model_copy(update={"requests": requests, "servers": ServersConfig(), "forward": ForwardConfig()})

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,29 +48,47 @@ class Batch:
         return {metric: tuple(samples) for metric, samples in grouped.items()}
 
 
+class Part(NamedTuple):
+    """The samples of one family in one batch."""
+
+    at_s: float
+    samples: tuple[Sample, ...]
+
+
 class View:
     """The store at one moment. Immutable and cheap: batches are shared, never copied."""
 
-    __slots__ = ("_history", "at_s", "batches")
+    __slots__ = ("_history", "_parts", "at_s", "batches")
 
     def __init__(self, at_s: float, batches: Mapping[str, Batch], history: History) -> None:
         self.at_s = at_s
         self.batches = MappingProxyType(dict(batches))
         """Live batches by owner, ordered by the owner's name."""
         self._history = history
+        self._parts: dict[Metric, list[Part]] | None = None
 
     def __iter__(self) -> Iterator[Sample]:
         for batch in self.batches.values():
             yield from batch.samples
 
+    def parts(self, metric: Metric) -> Sequence[Part]:
+        """What each owner says of one family, of those that say anything."""
+        if self._parts is None:
+            parts: dict[Metric, list[Part]] = {}
+            for batch in self.batches.values():
+                for named, samples in batch.families.items():
+                    parts.setdefault(named, []).append(Part(batch.at_s, samples))
+            self._parts = parts
+        return self._parts.get(metric, ())
+
     def family(self, metric: Metric) -> list[Sample]:
         """All samples of one family, of all owners."""
-        return [sample for batch in self.batches.values() for sample in batch.families.get(metric, ())]
+        return [sample for part in self.parts(metric) for sample in part.samples]
 
     def value(self, metric: Metric, labels: tuple[str, ...]) -> float | Distribution | None:
         """Value of one series; None when it has no reading now."""
-        for batch in self.batches.values():
-            for sample in batch.families.get(metric, ()):
+        for _, samples in self.parts(metric):
+            for sample in samples:
                 if sample.labels == labels:
                     return sample.value
         return None

@@ -1,4 +1,4 @@
-"""Writes docs/METRICS.md, CONFIGURATION.md and DETECTORS.md from the code; with --check only says if they are fresh.
+"""Writes METRICS, CONFIGURATION, DETECTORS and SCENARIOS of docs/ from the code; with --check only says if it is fresh.
 
 Exit code 1 with --check when a file differs from what the code says now.
 """
@@ -8,13 +8,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gpumon.docs import render_configuration_markdown, render_detectors_markdown, render_metrics_markdown
+from gpumon.docs import (
+    render_configuration_markdown,
+    render_detectors_markdown,
+    render_metrics_markdown,
+    render_scenarios_markdown,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "docs/METRICS.md": render_metrics_markdown,
     "docs/CONFIGURATION.md": render_configuration_markdown,
     "docs/DETECTORS.md": render_detectors_markdown,
+    "docs/SCENARIOS.md": render_scenarios_markdown,
 }
 
 

@@ -1,10 +1,12 @@
-"""Fakes of the host's ports for tests: files from a dict, pages from a function, a scripted kernel log."""
+"""Fakes of the host's ports for tests: files from a dict, pages from a function, a scripted kernel log, no servers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from gpumon.host.clock import Clock
 from gpumon.host.files import ReadError
+from gpumon.host.http import HttpError
 from gpumon.host.kmsg import KernelLine
 from gpumon.model import Reason
 
@@ -98,3 +100,19 @@ class FakeKernelLog:
             raise self.error
         lines, self.pending = self.pending, []
         return lines
+
+
+class AskedHttp:
+    """``host.http.Http`` that answers nothing and notes when it was asked for what."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.asked: list[tuple[float, str]] = []
+
+    def get(self, url: str, *, timeout_s: float, limit: int) -> bytes:
+        self.asked.append((self._clock.now_s(), url))
+        raise HttpError(Reason.UNAVAILABLE, "nobody is there")
+
+    @property
+    def times(self) -> list[float]:
+        return [at_s for at_s, _ in self.asked]

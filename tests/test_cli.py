@@ -17,7 +17,11 @@ from click.testing import CliRunner
 from gpumon import __version__, cli
 from gpumon.catalogue import METRICS
 from gpumon.config import Config
+from gpumon.recording import Wish
+from tests.recorded import Studio
+from tests.stories import write_story
 
+ROOT = Path(__file__).resolve().parent.parent
 Invoke = Callable[..., tuple[int, str, str]]
 Fail = Callable[[BaseException], None]
 
@@ -35,7 +39,7 @@ def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return run
 
 
-def program(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def program(*arguments: str, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gpumon", *arguments],
         capture_output=True,
@@ -43,8 +47,8 @@ def program(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
         check=False,
         timeout=60,
         stdin=subprocess.DEVNULL,
-        env={"PATH": os.environ["PATH"], **environ},
-        cwd=Path(__file__).resolve().parent.parent,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environ},
+        cwd=cwd,
     )
 
 
@@ -61,14 +65,21 @@ def test_the_version_costs_neither_pydantic_nor_yaml() -> None:
     assert done.stdout == f"gpumon {__version__}\n[]\n"
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "doctor", "metrics", "config"])
+@pytest.mark.parametrize("command", sorted(cli.commands.commands))
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(cli.commands, [command, "--help"])
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: commands {command}")
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "doctor", "config"])
+def test_the_list_of_commands_is_whole_on_80_columns() -> None:
+    listed = CliRunner().invoke(cli.commands, ["--help"], terminal_width=80).output.split("Commands:\n")[1]
+    rows = [line.split(maxsplit=1) for line in listed.splitlines()]
+    assert [name for name, _ in rows] == sorted(cli.commands.commands)
+    assert all(text.endswith(".") and not text.endswith("..") for _, text in rows)
+
+
+@pytest.mark.parametrize("command", sorted(set(cli.commands.commands) - {"metrics"}))
 def test_every_command_with_a_configuration_has_the_shared_flags(command: str) -> None:
     output = CliRunner().invoke(cli.commands, [command, "--help"]).output
     for flag in ("--config", "--listen", "--nvml-lib", "--procfs", "--sysfs", "--cgroupfs", "--log-format"):
@@ -112,9 +123,11 @@ def test_the_environment_is_taken(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     assert yaml.safe_load(invoke("config")[1])["cadence"]["fast_s"] == 0.25
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "doctor", "config"])
+@pytest.mark.parametrize(
+    "command", ["run", "demo", "doctor", "config", "record x", "replay x", "simulate demo", "diagnose --incident x"]
+)
 def test_a_wrong_configuration_is_exit_code_2_and_a_line_for_each_problem(invoke: Invoke, command: str) -> None:
-    code, out, err = invoke(command, "--listen", "nowhere", "--log-format", "xml")
+    code, out, err = invoke(*command.split(), "--listen", "nowhere", "--log-format", "xml")
     assert (code, out) == (2, "")
     assert err.splitlines() == [
         'gpumon: http.listen = "nowhere" (--listen): expected HOST:PORT, [IPV6]:PORT or :PORT: there is no port',
@@ -198,27 +211,211 @@ class App:
     """Stands where gpumon.app stands: notes what it was asked to run."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Config, bool]] = []
+        self.calls: list[tuple[Config, str | None, Wish | None]] = []
         self.reloaded: Config | None = None
 
-    def run(self, config: Config, *, demo: bool, reload: Callable[[], Config]) -> int:
-        self.calls.append((config, demo))
+    def run(
+        self, config: Config, *, scenario: str | None, reload: Callable[[], Config], record: Wish | None = None
+    ) -> int:
+        self.calls.append((config, scenario, record))
         self.reloaded = reload()
         return 7
 
 
-@pytest.mark.parametrize(("command", "demo"), [("run", False), ("demo", True)])
-def test_run_and_demo_hand_over_the_configuration_and_a_way_to_read_it_again(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, command: str, demo: bool
-) -> None:
+@pytest.fixture
+def app(monkeypatch: pytest.MonkeyPatch) -> App:
     import gpumon
 
     app = App()
     monkeypatch.setitem(sys.modules, "gpumon.app", app)
     monkeypatch.setattr(gpumon, "app", app, raising=False)
-    assert invoke(command, "--listen", "127.0.0.1:0")[0] == 7
-    assert [(config.http.listen, simulated) for config, simulated in app.calls] == [("127.0.0.1:0", demo)]
+    return app
+
+
+@pytest.mark.parametrize(
+    ("command", "scenario"),
+    [("run", None), ("demo", "demo"), ("demo --scenario x.yaml", "x.yaml"), ("record x --demo", "demo")],
+)
+def test_run_and_demo_hand_over_the_configuration_and_a_way_to_read_it_again(
+    invoke: Invoke, app: App, command: str, scenario: str | None
+) -> None:
+    assert invoke(*command.split(), "--listen", "127.0.0.1:0")[0] == 7
+    assert [(config.http.listen, told) for config, told, _ in app.calls] == [("127.0.0.1:0", scenario)]
     assert app.reloaded == app.calls[0][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scenario", "wish"),
+    [
+        ("x.rec", None, Wish(Path("x.rec"), limit_bytes=1 << 30)),
+        (
+            "x.rec --for 25 --limit 7 --mask --overwrite",
+            None,
+            Wish(Path("x.rec"), mask=True, overwrite=True, limit_bytes=7 << 20, duration_s=25.0),
+        ),
+        ("x.rec --demo --scenario y.yaml", "y.yaml", Wish(Path("x.rec"), limit_bytes=1 << 30)),
+    ],
+)
+def test_record_hands_over_what_is_to_be_recorded(
+    invoke: Invoke, app: App, arguments: str, scenario: str | None, wish: Wish
+) -> None:
+    assert invoke("record", *arguments.split())[0] == 7
+    assert app.calls[0][1:] == (scenario, wish)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["record", "x", "--scenario", "demo"], "--scenario is of a simulated node: expected --demo with it"),
+        (["record", "x", "--for", "0.5"], "'--for': 0.5 is not in the range"),
+        (["record", "x", "--limit", "0"], "'--limit': 0 is not in the range"),
+        (["record"], "Missing argument 'FILE'"),
+        (["replay", "x", "--speed", "0"], "--speed: '0': expected max, or a number from 0.01 to 1000000"),
+        (["replay", "x", "--speed", "-1"], "--speed: '-1': expected max"),
+        (["replay", "x", "--speed", "nan"], "--speed: 'nan': expected max"),
+        (["replay", "x", "--speed", "inf"], "--speed: 'inf': expected max"),
+        (["replay", "x", "--speed", "fast"], "--speed: 'fast': expected max"),
+        (["replay", "x", "--speed", "9" * 50], "--speed: '9999999999999999999999999999999999999999': expected max"),
+        (["replay", "/tmp"], "'/tmp' is a directory"),
+        (["simulate", "demo", "--seed", "-1"], "'--seed': -1 is not in the range"),
+        (["simulate", "demo", "--for", "nan"], "'--for': nan is not in the range"),
+        (["record", "x", "--for", "nan"], "'--for': nan is not in the range"),
+        (["simulate"], "Missing argument 'SCENARIO'"),
+        (["diagnose"], "Missing option '--incident'"),
+    ],
+)
+def test_wrong_values_of_arguments_are_exit_code_2(invoke: Invoke, app: App, arguments: list[str], said: str) -> None:
+    code, out, err = invoke(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert app.calls == []
+
+
+# --- recordings and scenarios -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of twelve seconds."""
+    folder = tmp_path_factory.mktemp("cli")
+    studio = Studio(folder / "quick.rec", write_story(folder))
+    studio.advance(12)
+    studio.close()
+    return folder / "quick.rec"
+
+
+@pytest.mark.parametrize("speed", ["max", "500", "1e3", " 500 "])
+def test_replay_tells_what_was_found(invoke: Invoke, recorded: Path, speed: str) -> None:
+    code, out, err = invoke("replay", str(recorded), "--json", "--speed", speed)
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["kind"] for line in out.splitlines()] == ["hw_slowdown", "xid"]
+
+
+def test_replay_logs_nothing_beside_the_findings_unless_it_is_told_to(invoke: Invoke, recorded: Path) -> None:
+    assert invoke("replay", str(recorded))[2] == "2 incidents in 12 s\n"
+    _, _, err = invoke("replay", str(recorded), "--log-level", "info", "--log-format", "json")
+    messages = [json.loads(line)["message"] for line in err.splitlines()[:-1]]
+    assert any(message.startswith("incident=opened") for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "the file is empty"),
+        (b"hello", "not a file that gpumon wrote"),
+        (b"\x89gpumon\n\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00", "written by a later gpumon (format 2; this one "),
+        (b"\x89gpumon\n\x01\x00", "cut short in its header"),
+    ],
+)
+def test_a_file_that_is_no_recording_is_one_line_and_exit_code_1(
+    invoke: Invoke, content: bytes, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.rec"
+    path.write_bytes(content)
+    code, out, err = invoke("replay", str(path))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"gpumon: {path}: {said}")
+
+
+def test_a_recording_that_is_not_there_is_one_line_and_exit_code_1(invoke: Invoke) -> None:
+    code, out, err = invoke("replay", "/nowhere.rec")
+    assert (code, out) == (1, "")
+    assert err == "gpumon: [Errno 2] No such file or directory: '/nowhere.rec'\n"
+
+
+def test_a_page_that_cannot_be_written_is_one_line_and_exit_code_1(invoke: Invoke, recorded: Path) -> None:
+    code, _, err = invoke("replay", str(recorded), "--page", "/nowhere/page")
+    assert code == 1
+    assert err.splitlines()[-1] == "gpumon: [Errno 2] No such file or directory: '/nowhere/page'"
+
+
+def test_simulate_tells_whether_all_was_found_by_its_exit_code(invoke: Invoke, tmp_path: Path) -> None:
+    path = str(write_story(tmp_path))
+    code, out, err = invoke("simulate", path, "--for", "13", "--json")
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["kind"] for line in out.splitlines()] == ["hw_slowdown", "xid"]
+    code, _, err = invoke("simulate", path, "--for", "6.2", "--seed", "3")
+    assert (code, err) == (1, "not found: hw_slowdown, from 6 s, of the fault power_brake\n")
+
+
+@pytest.mark.parametrize(
+    "command", [("simulate",), ("demo", "--scenario"), ("record", "x.rec", "--demo", "--scenario")]
+)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "name: x\nduration_s: 9\nfaults:\n  - {kind: fire, at_s: 1}\n",
+            "{}:4: faults[0].kind: no such fault; known are",
+        ),
+        ("name: x\nduration_s: 0\n", "{}:2: duration_s: Input should be greater than or equal to 1"),
+        ("name: x\nduration_s: 9\nnode: {gpus: 99}\n", "{}:3: node.gpus: Input should be less than or equal to"),
+        ("name: [\n", "{}:2: "),
+        ("", "{}:1: Input should be a valid dictionary"),
+    ],
+)
+def test_a_scenario_that_cannot_be_taken_is_exit_code_2_with_file_line_and_key(
+    invoke: Invoke, command: tuple[str, ...], text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    code, out, err = invoke(*command, str(path), "--listen", "127.0.0.1:0")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0].startswith(f"gpumon: {said.format(path)}")
+    assert [file.name for file in tmp_path.iterdir()] == ["x.yaml"]
+
+
+def test_a_scenario_that_is_not_there_is_exit_code_2(invoke: Invoke) -> None:
+    assert invoke("simulate", "no-such") == (2, "", "gpumon: no-such: No such file or directory\n")
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "record x.rec", "simulate demo", "replay {}"])
+def test_a_section_detect_that_cannot_be_taken_is_exit_code_2_with_the_key(
+    command: str, recorded: Path, tmp_path: Path
+) -> None:
+    options = {"GPUMON_DETECT__OFF": "[nope]", "GPUMON_DETECT__THRESHOLDS": "{xid: {share: 1}}"}
+    ports = {"GPUMON_HTTP__LISTEN": "127.0.0.1:0", "GPUMON_STATE__FOLDER": str(tmp_path / "state")}
+    done = program(*command.format(recorded).split(), cwd=tmp_path, **options, **ports)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        'gpumon: detect.off[0] = "nope": expected a kind of incident; docs/DETECTORS.md lists them',
+        'gpumon: detect.thresholds[xid]["share"]: expected the name of a threshold; known are none',
+    ]
+    assert list(tmp_path.iterdir()) == []  # no recording either
+
+
+def test_a_recording_that_cannot_be_made_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "x.rec").touch()
+    ports = {"GPUMON_HTTP__LISTEN": "127.0.0.1:0", "GPUMON_STATE__FOLDER": str(tmp_path / "state")}
+    for path, why in (("x.rec", "File exists; --overwrite replaces it"), ("no/x.rec", "No such file or directory")):
+        done = program("record", path, "--demo", cwd=tmp_path, **ports)
+        assert (done.returncode, done.stderr) == (1, f"gpumon: cannot record to {path}: {why}\n")
+
+
+def test_diagnose_without_recordings_is_one_line_and_exit_code_1(invoke: Invoke, tmp_path: Path) -> None:
+    code, out, err = invoke("diagnose", "--incident", "latest", "--folder", str(tmp_path))
+    assert (code, out, err) == (1, "", f"gpumon: {tmp_path}: there are no recordings\n")
 
 
 def test_signals_do_not_leave_a_traceback_while_starting() -> None:

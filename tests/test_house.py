@@ -12,7 +12,7 @@ import pytest
 
 from gpumon import __version__, cli
 from gpumon.catalogue import METRICS
-from gpumon.config import FLAGS, keys
+from gpumon.config import FLAGS, Config, keys
 from gpumon.model import Kind
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,6 +111,15 @@ def test_the_unit_does_not_try_a_wrong_configuration_again(unit: configparser.Se
     assert unit["RestartPreventExitStatus"] == "2"
     assert unit["ExecStart"] == "/opt/gpumon/bin/python -m gpumon run --config /etc/gpumon/gpumon.yaml"
     assert "-HUP" in unit["ExecReload"]
+
+
+def test_the_unit_and_the_image_have_the_state_folder_for_their_own_user_alone(unit: configparser.SectionProxy) -> None:
+    folder = Config().state.folder
+    assert folder is not None
+    assert f"/var/lib/{unit['StateDirectory']}" == str(folder)
+    assert unit["StateDirectoryMode"] == "0700"
+    user, group = last("USER").split(":")
+    assert f"install -d -o {user} -g {group} -m 0700 {folder} " in last("RUN")
 
 
 def test_the_unit_may_read_the_kernel_log_and_the_gpus(unit: configparser.SectionProxy) -> None:

@@ -3,16 +3,17 @@
 Along the doubling ladder of context lengths, from ``detect.recent``: P95 of the last ten minutes of one bucket against
 that of the bucket before, of time to first token (by prompt) and inter-token latency (by prompt and tokens made). The
 work of a prefill doubles from bucket to bucket, and attention adds to that; beyond ``ratio`` something else does. A few
-slow requests must not look like a cliff: each bucket needs enough observations, and the ratio must hold, if less, for
-the low end of what the longer bucket's P95 may be against the high end of the shorter one's.
+slow requests must not look like a cliff: each bucket needs enough observations, the ratio must hold, if less, for the
+low end of what the longer bucket's P95 may be against the high end of the shorter one's, and the median must have grown
+with it.
 
-One finding per model, of its worst pair, with the activity of its GPUs over the last half minute.
+One finding per model, of its worst pair of buckets, with the activity of its GPUs over the last half minute. Where the
+time of whole requests has grown as much, that is told, for it is what users wait for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from gpumon import catalogue
 from gpumon.catalogue import CONTEXT_BUCKETS
 from gpumon.detect.detector import Entity, Evidence, Finding, IncidentKind, Severity
 from gpumon.detect.hysteresis import Held
-from gpumon.detect.recent import ModelLatencies
+from gpumon.detect.recent import RESPONSE, ModelLatencies
 from gpumon.detect.scene import Scene
 from gpumon.detect.spoken import change, duration
 from gpumon.model import Metric, Unit
@@ -36,47 +37,61 @@ OFF_S: Final = 60.0
 _SURE: Final = 0.8
 """Of ``ratio``: what is left of it at the ends of the intervals."""
 _DEVIATIONS: Final = 1.645
-_ACTIVITY_S: Final = 30.0
+_MEDIAN: Final = {Signal.FIRST_TOKEN: 0.9, Signal.INTER_TOKEN: 0.6}
+"""Of ``ratio``, that the medians must have: some slow requests are no cliff. That of first tokens doubles anyway."""
 _FEW: Final = 0.02
-"""Share of a model's observations: fewer beyond the cliff are for information."""
-_NAMES: Final = {Signal.FIRST_TOKEN: "time_to_first_token", Signal.INTER_TOKEN: "inter_token"}
-_SPOKEN: Final = {Signal.FIRST_TOKEN: "time to first token", Signal.INTER_TOKEN: "inter-token latency"}
-_ALIKE: Final = {Signal.FIRST_TOKEN: 1.0, Signal.INTER_TOKEN: 50.0}
+"""Share of a model's requests: fewer beyond the cliff are for information."""
+_ACTIVITY_S: Final = 30.0
+_NAMES: Final = {
+    Signal.FIRST_TOKEN: ("time_to_first_token", "time to first token"),
+    Signal.INTER_TOKEN: ("inter_token", "inter-token latency"),
+    RESPONSE: ("response_time", "response time"),
+}
+_ALIKE: Final = {Signal.FIRST_TOKEN: 1.0, Signal.INTER_TOKEN: 50.0, RESPONSE: 1.0}
 """Observations that count as one: the tokens of a request, or of a step, tell nearly the same."""
 
 
 class _P95(NamedTuple):
-    """Of one bucket, with the ends of its 90 % interval."""
+    """Of one bucket, with the ends of its 90 % interval and the median."""
 
     low_s: float
     value_s: float
     high_s: float
+    median_s: float
     observations: int
 
 
-class _Cliff(NamedTuple):
-    """Between two buckets."""
+class _Pair(NamedTuple):
+    """One measure in two buckets."""
 
-    signal: Signal
-    upper: int
-    """Position of the longer one."""
     before: _P95
     beyond: _P95
-    share_beyond: float
-    """Of the model's observations, at or beyond the longer bucket."""
 
     @property
     def ratio(self) -> float:
         return self.beyond.value_s / self.before.value_s
 
 
-@dataclass(slots=True)
+class _Cliff(NamedTuple):
+    """Between two buckets."""
+
+    upper: int
+    """Position of the longer one."""
+    pairs: dict[int, _Pair]
+    """By measure, as far as known; the one that is told of first."""
+    share_beyond: float
+    """Of the model's requests, at or beyond the longer bucket."""
+
+
 class _Model:
-    looked_s: float = float("-inf")
-    version: int = -1
-    cliff: _Cliff | None = None
-    """The worst one, as last looked; kept while the finding is held."""
-    is_there: bool = False
+    """What is known of one."""
+
+    def __init__(self) -> None:
+        self.looked_s = float("-inf")
+        self.version = -1
+        self.is_there = False
+        self.cliff: _Cliff | None = None
+        """As last seen."""
 
 
 class ContextCliff:
@@ -87,11 +102,10 @@ class ContextCliff:
             "context_cliff",
             "P95 of a model's time to first token, or of its inter-token latency, in one bucket of context lengths is "
             "over `ratio` times that in the bucket before, with at least `least_requests` requests or `least_tokens` "
-            "tokens of the last ten minutes in both, and not by chance.",
+            "tokens of the last ten minutes in both, and neither by chance nor without the median.",
             (Severity.WARNING, Severity.INFO),
-            "Serve contexts beyond the cliff elsewhere or refuse them (`max_model_len`); else look there for what runs "
-            "out: KV cache and preemptions, memory bandwidth (DRAM activity), chunked prefill, a slower attention "
-            "kernel.",
+            "Serve contexts beyond the cliff elsewhere or refuse them; else look there for what runs out: KV cache and "
+            "preemptions, memory bandwidth (DRAM activity), chunked prefill, a slower attention kernel.",
             hold_s=60.0,
         ),
     )
@@ -103,7 +117,11 @@ class ContextCliff:
 
     def __init__(self, *, ratio: float = 2.5, least_requests: int = 20, least_tokens: int = 2000) -> None:
         self._ratio = ratio
-        self._least = {Signal.FIRST_TOKEN: least_requests, Signal.INTER_TOKEN: least_tokens}
+        self._least = {
+            Signal.FIRST_TOKEN: least_requests,
+            Signal.INTER_TOKEN: least_tokens,
+            RESPONSE: least_requests,
+        }
         self._models: dict[str, _Model] = {}
         self._held: Held[str] = Held(on_s=ON_S, off_s=OFF_S)
 
@@ -116,9 +134,7 @@ class ContextCliff:
             state = self._models[model.name]
             if scene.at_s - state.looked_s >= EVERY_S and model.version != state.version:
                 state.looked_s, state.version = scene.at_s, model.version
-                worst = max(
-                    (cliff for signal in Signal for cliff in self._cliffs(model, signal)), key=_by_ratio, default=None
-                )
+                worst = self._worst(model)
                 state.is_there = worst is not None
                 state.cliff = worst or state.cliff
             since_s = self._held.feed(model.name, state.is_there, scene.at_s)
@@ -126,65 +142,87 @@ class ContextCliff:
                 findings.append(_finding(scene, model, state.cliff, since_s))
         return findings
 
-    def _cliffs(self, model: ModelLatencies, signal: Signal) -> Iterable[_Cliff]:
-        rows = model.contexts(signal)
-        counts = rows.sum(axis=1)
-        known = [self._p95(rows[i], int(counts[i]), signal) for i in range(len(CONTEXT_BUCKETS))]
-        for upper in range(1, len(known)):
-            before, beyond = known[upper - 1], known[upper]
-            if before is None or beyond is None:
-                continue
-            sure = beyond.low_s > _SURE * self._ratio * before.high_s
-            if sure and beyond.value_s > self._ratio * before.value_s:
-                yield _Cliff(signal, upper, before, beyond, float(counts[upper:].sum() / counts.sum()))
-
-    def _p95(self, row: NDArray[np.int64], count: int, signal: Signal) -> _P95 | None:
-        if count < max(self._least[signal], 1):
+    def _worst(self, model: ModelLatencies) -> _Cliff | None:
+        known = {measure: self._p95s(model, measure) for measure in _NAMES}
+        steepest = max(
+            (
+                (pair.ratio, upper, int(signal))
+                for signal in Signal
+                for upper in range(1, len(CONTEXT_BUCKETS))
+                if (pair := _pair(known[signal], upper)) is not None and self._is_cliff(pair, signal)
+            ),
+            default=None,
+        )
+        if steepest is None:
             return None
-        margin = _DEVIATIONS * float(np.sqrt(SHARE * (1 - SHARE) * _ALIKE[signal] / count))
-        shares = (max(SHARE - margin, 0.0), SHARE, min(SHARE + margin, 1.0))
-        low_s, value_s, high_s = quantiles(row[None, :], shares)[0].tolist()
-        return _P95(low_s, value_s, high_s, count)
+        _, upper, signal = steepest
+        pairs = {measure: pair for measure in _NAMES if (pair := _pair(known[measure], upper)) is not None}
+        response = pairs.get(RESPONSE)
+        first = RESPONSE if response is not None and response.ratio > self._ratio else signal
+        pairs = {first: pairs[first]} | pairs
+        requests = model.contexts(RESPONSE).sum(axis=1)
+        return _Cliff(upper, pairs, float(requests[upper:].sum() / max(int(requests.sum()), 1)))
+
+    def _is_cliff(self, pair: _Pair, signal: Signal) -> bool:
+        before, beyond = pair
+        sure = beyond.low_s > _SURE * self._ratio * before.high_s
+        return pair.ratio > self._ratio and sure and beyond.median_s > _MEDIAN[signal] * self._ratio * before.median_s
+
+    def _p95s(self, model: ModelLatencies, measure: int) -> list[_P95 | None]:
+        rows = model.contexts(measure)
+        counts = rows.sum(axis=1).tolist()
+        return [self._p95(row, count, measure) for row, count in zip(rows, counts, strict=True)]
+
+    def _p95(self, row: NDArray[np.int64], count: int, measure: int) -> _P95 | None:
+        if count < max(self._least[measure], 1):
+            return None
+        margin = _DEVIATIONS * float(np.sqrt(SHARE * (1 - SHARE) * _ALIKE[measure] / count))
+        shares = (max(SHARE - margin, 0.0), SHARE, min(SHARE + margin, 1.0), 0.5)
+        low_s, value_s, high_s, median_s = quantiles(row[None, :], shares)[0].tolist()
+        return _P95(low_s, value_s, high_s, median_s, count)
 
 
-def _by_ratio(cliff: _Cliff) -> float:
-    return cliff.ratio
+def _pair(known: list[_P95 | None], upper: int) -> _Pair | None:
+    before, beyond = known[upper - 1], known[upper]
+    return None if before is None or beyond is None else _Pair(before, beyond)
 
 
 def _finding(scene: Scene, model: ModelLatencies, cliff: _Cliff, since_s: float) -> Finding:
-    before_s, beyond_s = cliff.before.value_s, cliff.beyond.value_s
-    lower, upper = CONTEXT_BUCKETS[cliff.upper - 1], CONTEXT_BUCKETS[cliff.upper]
+    told = next(iter(cliff.pairs))
+    before_s, beyond_s = (each.value_s for each in cliff.pairs[told])
+    activities = dict(_activities(scene, frozenset(model.gpus())))
     evidence = [
-        Evidence(f"{_NAMES[cliff.signal]}_p95", beyond_s, Unit.SECONDS, before_s),
+        *(
+            Evidence(f"{_NAMES[measure][0]}_p95", pair.beyond.value_s, Unit.SECONDS, pair.before.value_s)
+            for measure, pair in cliff.pairs.items()
+        ),
         Evidence("context_tokens", 512.0 * 2**cliff.upper, Unit.NONE),
-        Evidence("observations", float(cliff.beyond.observations), Unit.NONE, float(cliff.before.observations)),
         Evidence("share_beyond", cliff.share_beyond, Unit.RATIO),
+        *(Evidence(f"{name}_active", activity, Unit.RATIO) for name, activity in activities.items()),
     ]
-    told = []
-    for name, spoken, metric in (
-        ("dram_active", "DRAM", catalogue.GPU_DRAM_ACTIVE),
-        ("sm_active", "SM", catalogue.GPU_SM_ACTIVE),
-    ):
-        activity = _activity(scene, metric, frozenset(model.gpus()))
-        if activity is not None:
-            evidence.append(Evidence(name, activity, Unit.RATIO))
-            told.append(f", {spoken} {activity:.0%}")
+    state = "".join(f", {name.upper()} {activity:.0%}" for name, activity in activities.items())
     return Finding(
         "context_cliff",
         Entity("server", model.name),
         Severity.WARNING if cliff.share_beyond >= _FEW else Severity.INFO,
         since_s,
-        f"{_SPOKEN[cliff.signal]} P95 at contexts of {lower} → {upper}: {duration(before_s)} → {duration(beyond_s)} "
-        f"({change(before_s, beyond_s)}){''.join(told)}",
+        f"{_NAMES[told][1]} P95 at contexts of {CONTEXT_BUCKETS[cliff.upper - 1]} → {CONTEXT_BUCKETS[cliff.upper]}: "
+        f"{duration(before_s)} → {duration(beyond_s)} ({change(before_s, beyond_s)}){state}",
         tuple(evidence),
     )
 
 
-def _activity(scene: Scene, metric: Metric, uuids: frozenset[str]) -> float | None:
-    """Mean over GPUs and the last half minute; None where nothing is known."""
-    means = []
-    for labels in scene.values(metric):
-        if labels[1] in uuids:
-            _, values = scene.window(metric, labels, scene.at_s - _ACTIVITY_S)
-            means += [float(values.mean())] if len(values) else []
-    return sum(means) / len(means) if means else None
+def _activities(scene: Scene, uuids: frozenset[str]) -> Iterator[tuple[str, float]]:
+    """Means over the GPUs and the last half minute, of what is known."""
+    metrics: tuple[tuple[str, Metric], ...] = (
+        ("dram", catalogue.GPU_DRAM_ACTIVE),
+        ("sm", catalogue.GPU_SM_ACTIVE),
+    )
+    for name, metric in metrics:
+        means = []
+        for labels in scene.values(metric):
+            if labels[1] in uuids:
+                _, values = scene.window(metric, labels, scene.at_s - _ACTIVITY_S)
+                means += [float(values.mean())] if len(values) else []
+        if means:
+            yield name, sum(means) / len(means)

@@ -1,9 +1,10 @@
 """Latencies of a model that jump and stay there: ``latency_shift``.
 
-From ``detect.recent``: P95 and P99 of time to first token and of inter-token latency, over windows of five seconds of
+From ``detect.recent``: P50, P95 and P99 of time to first token and inter-token latency, over windows of five seconds of
 token time, longer where there are too few observations. A window is looked at as soon as it has enough, and for the
 last time when four of five of its tokens have come, as learned. ``detect.shifts`` judges them. Windows are compared
-with those of the same model and signal only; without token times there is time to first token alone.
+with those of the same model and signal only; without token times there is time to first token alone. After a pause of
+twenty seconds without a token, as of a server that starts anew, a minute is left out: caches are cold, a queue drains.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ from gpumon.model import Unit
 from gpumon.requests.logbuckets import quantiles
 from gpumon.requests.windows import Signal
 
-SHARES: Final = (0.95, 0.99)
+SHARES: Final = (0.5, 0.95, 0.99)
+THICK: Final = (0.5, 0.9, 0.98)
+"""Those that leave twice as much over; the median is thick enough."""
 COMPLETE: Final = 0.8
 """Share of a window's tokens with which it is done."""
-LEAST: Final = {Signal.FIRST_TOKEN: 12, Signal.INTER_TOKEN: 100}
+LEAST: Final = {Signal.FIRST_TOKEN: 6, Signal.INTER_TOKEN: 100}
 """Observations of a window."""
 LEAST_P99: Final = {Signal.FIRST_TOKEN: 100, Signal.INTER_TOKEN: 300}
 """Observations for its P99 to mean anything."""
 LONGEST: Final = 6
 """Bins of a window; with fewer observations in so long there is none."""
+PAUSE: Final = 4
+"""Bins without a token: longer, and it is a pause."""
+AFTER_PAUSE: Final = 12
 _WAIT_MAX_S: Final = 60.0
 _EVERY_S: Final = 1.9
 """Between two looks at a model, which take 0.1 ms: every second step of a second."""
@@ -58,7 +64,9 @@ class _Signal:
     def __init__(self, rise: float, deviations: float, least: int, more: int) -> None:
         self.next_bin = 0
         """The first one that is in no window that is done."""
-        self.tracks = [Track(rise=rise, deviations=deviations, least=least, more=more) for _ in SHARES]
+        self.tracks = [
+            Track(rise=rise, deviations=deviations, least=least, more=more, may_rise=share >= 0.95) for share in SHARES
+        ]
 
 
 class _Model:
@@ -68,6 +76,7 @@ class _Model:
         self.signals = {signal: _Signal(rise, deviations, least, _MORE[signal]) for signal in Signal}
         self.version = -1
         self.looked_s = float("-inf")
+        self.first_bin: int | None = None
 
 
 class LatencyShift:
@@ -76,13 +85,14 @@ class LatencyShift:
     kinds: ClassVar[tuple[IncidentKind, ...]] = (
         IncidentKind(
             "latency_shift",
-            "P95 or P99 of a model's time to first token or inter-token latency, in windows of 5 s: three windows "
-            "running each over `rise` times the one before; or several running over `rise` times the median of the "
-            "last half hour and over it by `deviations` spreads, and `rise` times the windows right before. Several "
-            "are three or more, by how often such windows came; two where they are over twice the highest before; of "
+            "P50, P95 or P99 of a model's time to first token or inter-token latency, in windows of 5 s: three windows "
+            "running each over `rise` times the one before, to where none has been; or several running over `rise` "
+            "times the median of the last half hour, and over it by `deviations` spreads, and over `rise` times that "
+            "of the last minute. Several are four or more, by how often such windows came; eight where it is less than "
+            "half as much again; three where they are over 1.5 times the highest before, two where over 3 times; of "
             "first tokens one more; three times as many while there is more load than before. There must be "
-            "`least_windows` to compare with, or half as many for the twofold. It is over when two windows are back; a "
-            "level that lasts `settled_s` is the new normal.",
+            "`least_windows` to compare with. Over when two windows are back; a level that lasts `settled_s` is the "
+            "new normal.",
             (Severity.WARNING,),
             "See what else is open on the model's GPUs and processes: that is most likely the cause. With none, look "
             "at the load: longer prompts, more requests at a time, another mix of tenants.",
@@ -92,12 +102,12 @@ class LatencyShift:
     thresholds: ClassVar[Mapping[str, str]] = {
         "rise": "Ratio; DESIGN §6.",
         "deviations": "Robust standard deviations over the median.",
-        "least_windows": "Windows to compare with: two minutes of them.",
+        "least_windows": "Windows to compare with: a minute of them.",
         "settled_s": "Seconds after which a level is normal.",
     }
 
     def __init__(
-        self, *, rise: float = 1.15, deviations: float = 4.0, least_windows: int = 24, settled_s: float = 900.0
+        self, *, rise: float = 1.15, deviations: float = 3.0, least_windows: int = 12, settled_s: float = 900.0
     ) -> None:
         self._thresholds = (rise, deviations, least_windows)
         self._settled_s = settled_s
@@ -113,8 +123,10 @@ class LatencyShift:
             ended: list[_Told] = []
             if since_s >= BIN_S or (since_s >= _EVERY_S and model.version != state.version):
                 state.version, state.looked_s = model.version, scene.at_s
+                state.first_bin = model.oldest if state.first_bin is None else state.first_bin
+                from_bin = _resumed(model, state.first_bin)
                 for signal, of in state.signals.items():
-                    ended += self._look(model, signal, of, scene.at_s)
+                    ended += self._look(model, signal, of, from_bin, scene.at_s)
             on = [
                 _Told(signal, share, track.shift)
                 for signal, of in state.signals.items()
@@ -125,19 +137,20 @@ class LatencyShift:
                 findings.append(_finding(model.name, on or ended, over=not on))
         return findings
 
-    def _look(self, model: ModelLatencies, signal: Signal, of: _Signal, at_s: float) -> list[_Told]:
-        """Take the windows that there are; shifts that ended."""
+    def _look(self, model: ModelLatencies, signal: Signal, of: _Signal, from_bin: int, at_s: float) -> list[_Told]:
+        """Take the windows that there are from a bin on; shifts that ended."""
         spans, done = _spans(model, signal, of, at_s)
         windows: list[list[Window | None]] = [[] for _ in SHARES]
         if spans:
             rows = np.array([model.counts(signal, first, last) for first, last in spans])
             loads = _loads(model, spans)
             for span, values, count, load in zip(
-                spans, quantiles(rows, SHARES).tolist(), rows.sum(axis=1).tolist(), loads, strict=True
+                spans, quantiles(rows, (*SHARES, *THICK)).tolist(), rows.sum(axis=1).tolist(), loads, strict=True
             ):
-                for column, value_s in enumerate(values):
-                    enough = column == 0 or count >= LEAST_P99[signal]
-                    windows[column].append(Window(span[1] * BIN_S, value_s, load) if enough else None)
+                for column, share in enumerate(SHARES):
+                    enough = span[0] >= from_bin and (share < 0.99 or count >= LEAST_P99[signal])
+                    window = Window(span[1] * BIN_S, values[column], values[column + len(SHARES)], load)
+                    windows[column].append(window if enough else None)
         ended = []
         for share, track, of_track in zip(SHARES, of.tracks, windows, strict=True):
             shift = track.judge(
@@ -172,6 +185,15 @@ def _spans(model: ModelLatencies, signal: Signal, of: _Signal, at_s: float) -> t
         if is_done:
             of.next_bin = first
     return spans, done
+
+
+def _resumed(model: ModelLatencies, first: int) -> int:
+    """First bin that counts: a minute after the newest pause since bin ``first``; 0 where there was none."""
+    first = max(first, model.oldest)
+    sums = np.array([model.totals(signal, first) for signal in Signal]).sum(axis=0)
+    told = first + np.flatnonzero(sums)
+    ends = told[1:][np.diff(told) > PAUSE]
+    return int(ends[-1]) + AFTER_PAUSE if len(ends) else 0
 
 
 def _loads(model: ModelLatencies, spans: Sequence[tuple[int, int]]) -> list[float]:

@@ -1,8 +1,9 @@
 """The host, or a server's cgroup, is short of memory: ``memory_pressure``.
 
 The host: pages swapped in and out, the time in which tasks waited for memory (PSI), and what the kernel killed. A
-cgroup: PSI alone; its processes are one incident, named after the first of them, and a server that still warms up
-(``detect.serving``) is left alone. The host's figures are taken over five seconds; a cgroup's are read every five.
+cgroup: PSI alone; its processes are one incident, named after the first of them. While a server warms up
+(``detect.serving``), it and the host are left alone. The host's figures are taken over five seconds; a cgroup's are
+read every five.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class MemoryPressure:
             "Over five seconds the host swapped in more than `swap_in_per_s` or out more than `swap_out_per_s` pages a "
             "second, or some of its tasks, or of those of a watched process's cgroup, waited for memory over "
             "`stalled_share` of the time, or all of them over `stalled_all_share`. Critical when the kernel killed a "
-            "process for lack of memory. A cgroup only once its server is older than `warm_up_s` and serves.",
+            "process for lack of memory. Else not before servers are older than `warm_up_s` and serve.",
             (Severity.WARNING, Severity.CRITICAL),
             "Free memory or raise the pod's limit: look at what grew, at offloaded KV cache and pinned buffers, and "
             "turn swap off for the server. After a kill, the kernel log says whom and why.",
@@ -105,7 +106,7 @@ class MemoryPressure:
             rate = self._rate(name, found)
             if rate is None:
                 continue
-            is_bad = rate > self._least[name]
+            is_bad = rate > self._least[name] and self._serving.is_settled(scene)
             since_s = self._held.feed((name,), is_bad, scene.at_s)
             since += [since_s] if since_s is not None else []
             if is_bad or since_s is None:

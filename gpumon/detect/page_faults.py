@@ -8,26 +8,27 @@ they are one incident; when they grow beyond what its earlier ones were, those b
 recovery: ``detect.bursts``; a recovery shorter than the half second between samples is interpolated.
 
 Processes that warm up (``detect.serving``) are left alone. The host is told of only where the watched processes do not
-have half of its faults, a step later than a process would be: their counters are read at other moments than its own.
+have half of its faults and none starts; a step later than a process would be, for their counters are read at other
+moments than its own.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpumon import catalogue
-from gpumon.detect.bursts import Burst, Rates, duration_s, find_bursts, rate_in, rates, recovery_s
-from gpumon.detect.detector import Entity, Evidence, Finding, IncidentKind, Severity
-from gpumon.detect.prompt_lengths import Prompt, PromptLengths, bucket, long, on_process
+from gpumon.detect.bursts import Burst, Rates, find_bursts, rates
+from gpumon.detect.detector import Entity, Finding, IncidentKind, Severity
+from gpumon.detect.fault_episode import Before, Episode
+from gpumon.detect.prompt_lengths import Prompt, PromptLengths, on_process
 from gpumon.detect.scene import Growth, Labels, Scene
 from gpumon.detect.serving import Serving, process_entity
-from gpumon.model import Metric, Unit
+from gpumon.model import Metric
 
 WINDOW: Final = 20
 """Samples, half a second each."""
@@ -35,9 +36,6 @@ BEFORE_LEAST: Final = 60
 """Fewer samples than these are no time before to compare with."""
 LOOK_BACK_S: Final = 125.0
 CALM_S: Final = 30.0
-KEPT: Final = 64
-"""Bursts of an episode."""
-KEPT_PROMPTS: Final = 512
 
 LEAST_PER_S: Final = 4.0
 """Over the quiet rate, for a sample to be of a burst: more than two faults in half a second."""
@@ -48,29 +46,12 @@ _HOST: Final = ("major",)
 
 
 @dataclass(slots=True)
-class _Before:
-    """How it was."""
-
-    mean: float
-    quiet: float
-    level: float
-    """Above this a sample is of a burst."""
-    bursts: list[Burst]
-    prompts: list[int] = field(default_factory=list)
-
-    @property
-    def rate(self) -> float:
-        """Of the bursts there were, else of all the time."""
-        return self.quiet + rate_in(self.bursts) if self.bursts else self.mean
-
-
-@dataclass(slots=True)
 class _Past:
     """Episodes that the history still holds: no time to compare with."""
 
     marks: list[tuple[float, float]]
     """From when to when."""
-    before: _Before
+    before: Before
     """How it was before the newest: for when too little of the history is left."""
 
 
@@ -79,25 +60,6 @@ class _Calm(NamedTuple):
 
     at_s: float
     mean: float
-
-
-@dataclass(slots=True)
-class _Episode:
-    """Bursts that go on."""
-
-    entity: Entity
-    since_s: float
-    before: _Before
-    variation: float
-    cursor_s: float
-    """What follows has to be looked at again: the end of the last burst that is over."""
-    over: deque[Burst] = field(default_factory=lambda: deque(maxlen=KEPT))
-    running: Burst | None = None
-    prompts: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_PROMPTS))
-
-    @property
-    def bursts(self) -> list[Burst]:
-        return [*self.over, *([self.running] if self.running is not None else ())]
 
 
 class PageFaultBurst:
@@ -110,8 +72,8 @@ class PageFaultBurst:
             "`variation` times their mean, or two samples running are over `jump` times the mean before; and the "
             "highest is over `floor_per_s`, and the burst has at least `least_faults` faults and over `jump` times "
             "those of any burst before. For the host, with `host_floor_per_s`, where the watched processes have less "
-            "than half of its faults. Not in the first `warm_up_s` of a process, nor while it only loads. Over after "
-            "`quiet_s` without a burst.",
+            "than half of its faults. Not in the first `warm_up_s` of a process, nor while it only loads, for the host "
+            "of any. Over after `quiet_s` without a burst.",
             (Severity.WARNING,),
             "Keep the server's pages in memory: more memory for the pod or shorter contexts, no swap, weights and "
             "KV offload locked or on huge pages; look what else fills the page cache of this host.",
@@ -147,7 +109,7 @@ class PageFaultBurst:
         self._quiet_s = quiet_s
         self._serving = Serving(warm_up_s=warm_up_s)
         self._prompts = PromptLengths()
-        self._episodes: dict[Labels, _Episode] = {}
+        self._episodes: dict[Labels, Episode] = {}
         self._past: dict[Labels, _Past] = {}
         self._calm: dict[Labels, _Calm] = {}
         self._host_before: Growth | None = None
@@ -168,7 +130,8 @@ class PageFaultBurst:
     def _look_at_host(self, scene: Scene, processes: float) -> None:
         host = self._host_before
         explained = host is None or 2 * (processes + self._processes_before) >= host.amount
-        if host is not None and not explained and self._may_begin(host, self._host_floor_per_s):
+        may_begin = host is not None and not explained and self._may_begin(host, self._host_floor_per_s)
+        if host is not None and may_begin and self._serving.is_settled(scene):
             self._look(scene, catalogue.HOST_PAGE_FAULTS, host, self._host_floor_per_s)
         grown = scene.grown(catalogue.HOST_PAGE_FAULTS)
         self._host_before = next((growth for growth in grown if growth.labels == _HOST), None)
@@ -210,18 +173,18 @@ class PageFaultBurst:
                 return
             largest = max(largest, burst.size)
 
-    def _begin(self, scene: Scene, labels: Labels, burst: Burst, before: _Before, variation: float) -> None:
+    def _begin(self, scene: Scene, labels: Labels, burst: Burst, before: Before, variation: float) -> None:
         entity = Entity("host", "host") if labels == _HOST else process_entity(scene, labels)
         prompts = self._prompts_on(scene, labels, self._prompts.all())
         bursts = [other for other in before.bursts if other.start_s < burst.start_s]
         known = [prompt.tokens for prompt in prompts if prompt.end_s < burst.start_s]
-        before = _Before(before.mean, before.quiet, before.level, bursts, known)
-        episode = _Episode(entity, burst.start_s, before, variation, burst.start_s - burst.sample_s)
+        before = Before(before.mean, before.quiet, before.level, bursts, known)
+        episode = Episode(entity, burst.start_s, before, variation, burst.start_s - burst.sample_s)
         new = self._prompts.new  # taken below, as at every step
         episode.prompts += [each.tokens for each in prompts if each.end_s >= burst.start_s and each not in new]
         self._episodes[labels] = episode
 
-    def _time_before(self, labels: Labels, seen: Rates, size: int) -> _Before | None:
+    def _time_before(self, labels: Labels, seen: Rates, size: int) -> Before | None:
         """How it was outside of the newest samples and of earlier episodes, and all bursts outside of these."""
         past = self._past.get(labels)
         marks = past.marks if past is not None else []
@@ -237,7 +200,7 @@ class PageFaultBurst:
             return None
         bursts = [burst for burst in find_bursts(seen, quiet, level) if burst.size >= LEAST_SIZE]
         good = _unmarked(marks, np.array([burst.end_s for burst in bursts])).tolist()
-        return _Before(mean, quiet, level, [burst for burst, is_good in zip(bursts, good, strict=True) if is_good])
+        return Before(mean, quiet, level, [burst for burst, is_good in zip(bursts, good, strict=True) if is_good])
 
     def _go_on(self, scene: Scene) -> Iterator[Finding]:
         for labels, episode in [*self._episodes.items()]:
@@ -245,7 +208,7 @@ class PageFaultBurst:
             seen = rates(*scene.window(metric, labels, max(episode.cursor_s, scene.at_s - LOOK_BACK_S)))
             found = find_bursts(seen, episode.before.quiet, episode.before.level)
             episode.prompts += [prompt.tokens for prompt in self._prompts_on(scene, labels, self._prompts.new)]
-            self._take(episode, found)
+            episode.take(found, self._jump)
             bursts = episode.bursts
             if not bursts:  # the counter began anew in the middle of it
                 del self._episodes[labels]
@@ -257,54 +220,7 @@ class PageFaultBurst:
                 past.before = episode.before
                 del self._episodes[labels]
             if found or is_over:  # between two bursts nothing is to be seen
-                yield self._finding(episode, is_over=is_over)
-
-    def _take(self, episode: _Episode, bursts: Sequence[Burst]) -> None:
-        """New bursts, and the one that goes on."""
-        running, episode.running = episode.running, None
-        for burst in bursts:
-            if running is not None and burst is bursts[0] and running.start_s < burst.start_s:
-                burst = burst._replace(start_s=running.start_s)  # it is longer than the history
-            if len(episode.over) > 1 and burst.size > self._jump * max(other.size for other in episode.over):
-                before = episode.before
-                before.bursts, before.prompts = [*episode.over], [*episode.prompts]
-                episode.over.clear()
-                episode.prompts.clear()
-                episode.since_s = burst.start_s
-            if burst.is_over:
-                episode.over.append(burst)
-                episode.cursor_s = burst.end_s
-            else:
-                episode.running = burst
-
-    def _finding(self, episode: _Episode, *, is_over: bool) -> Finding:
-        before, bursts = episode.before, episode.bursts
-        now = before.quiet + rate_in(bursts)
-        lasted_s, recovery = duration_s(bursts), recovery_s(episode.over)
-        evidence = [
-            Evidence("major_faults_per_second", now, Unit.NONE, before.rate),
-            Evidence("peak_faults_per_second", max(burst.peak for burst in bursts) + before.quiet, Unit.NONE),
-            Evidence("variation", episode.variation, Unit.NONE),
-            Evidence("burst_duration", lasted_s, Unit.SECONDS, duration_s(before.bursts) if before.bursts else None),
-        ]
-        summary = f"major faults {before.rate:.3g} → {now:.3g}/s in bursts of {lasted_s:.2g} s"
-        if recovery is not None:
-            evidence.append(Evidence("burst_recovery", recovery, Unit.SECONDS, recovery_s(before.bursts)))
-            summary += f", recovery {recovery:.2g} s"
-        tokens, tokens_before = long([*episode.prompts]), long(before.prompts)
-        if tokens is not None:
-            evidence.append(Evidence("context_tokens", tokens, Unit.NONE, tokens_before))
-            buckets = [bucket(each) for each in (tokens_before, tokens) if each is not None]
-            summary += f", context {' → '.join(dict.fromkeys(buckets))}"
-        return Finding(
-            "page_fault_burst",
-            episode.entity,
-            Severity.WARNING,
-            episode.since_s,
-            summary,
-            tuple(evidence),
-            over=is_over,
-        )
+                yield episode.finding(is_over=is_over)
 
     def _prompts_on(self, scene: Scene, labels: Labels, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
         return prompts if labels == _HOST else on_process(prompts, scene, labels[0])

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumon.catalogue import CONTEXT_BUCKETS
+from gpumon.detect.time_cells import TimeCells
 from gpumon.model import GpuUuid, RequestRecord
 from gpumon.requests.buckets import CONTEXT_UNKNOWN, context_buckets
 from gpumon.requests.gaps import Gaps, gaps_of, in_passes, inter_token_segment, possible
@@ -32,6 +33,8 @@ CONTEXT_SLOTS: Final = 5
 PAIRS: Final = 16
 TENANTS: Final = 16
 GPUS: Final = 16
+RESPONSE: Final = len(Signal)
+"""Besides the signals, in ``ModelLatencies.contexts``: the time of a whole request, by its prompt."""
 IDLE_S: Final = 300.0
 CAP_S: Final = 3600.0
 """Longest duration that is believed."""
@@ -58,31 +61,6 @@ class TenantRates(NamedTuple):
     """Requests in it."""
 
 
-class _Ring:
-    """Arrays whose first axis is time, in cells of one width; a cell is emptied when its turn comes again."""
-
-    def __init__(self, width_s: float, cells: int) -> None:
-        self._width_s = width_s
-        self._cells = cells
-        self.newest = -1
-        self.arrays: list[NDArray[np.generic]] = []
-
-    def place(self, at_s: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Cells of moments, none of them in the future, and which of them are not too old."""
-        numbers = np.floor(at_s / self._width_s).astype(np.intp)
-        self.advance(int(numbers.max(initial=-1)))
-        return numbers % self._cells, numbers > self.newest - self._cells
-
-    def advance(self, number: int) -> None:
-        """The time has come to this cell."""
-        if number <= self.newest:
-            return
-        fresh = [n % self._cells for n in range(max(self.newest + 1, number - self._cells + 1), number + 1)]
-        for array in self.arrays:
-            array[fresh] = 0
-        self.newest = number
-
-
 class ModelLatencies:
     """Of one server and model. Bins have numbers: bin n is [5 n, 5 n + 5) steady seconds."""
 
@@ -95,13 +73,13 @@ class ModelLatencies:
         """Grows whenever something was added."""
         self.late = 0
         """Observations older than the oldest bin, which are left out."""
-        self._bins = _Ring(BIN_S, BINS)
+        self._bins = TimeCells(BIN_S, BINS)
         self._counts = np.zeros((BINS, len(Signal), SIZE), dtype=np.uint32)
         self._totals = np.zeros((BINS, len(Signal)), dtype=np.int64)
         self._tenants = np.zeros((BINS, TENANTS + 1, 4))
         self._bins.arrays += [self._counts, self._totals, self._tenants]
-        self._slots = _Ring(CONTEXT_SLOT_S, CONTEXT_SLOTS)
-        self._contexts = np.zeros((CONTEXT_SLOTS, len(Signal), _CONTEXTS, SIZE), dtype=np.uint32)
+        self._slots = TimeCells(CONTEXT_SLOT_S, CONTEXT_SLOTS)
+        self._contexts = np.zeros((CONTEXT_SLOTS, RESPONSE + 1, _CONTEXTS, SIZE), dtype=np.uint32)
         self._slots.arrays.append(self._contexts)
         self._lags = np.zeros((len(Signal), _LAGS))
         self._lagged_s = 0.0
@@ -147,9 +125,12 @@ class ModelLatencies:
         position = int(np.searchsorted(sums, share * sums[-1]))
         return float(_LAG_LEAST_S * 2 ** (min(position, _LAGS - 1) / _LAG_PER_DOUBLING))
 
-    def contexts(self, signal: Signal) -> NDArray[np.int64]:
-        """Log-bucket counts of the last ten minutes by bucket of context: shape (CONTEXT_BUCKETS, SIZE)."""
-        found: NDArray[np.int64] = self._contexts[:, signal].sum(axis=0, dtype=np.int64)
+    def contexts(self, measure: int) -> NDArray[np.int64]:
+        """Log-bucket counts of the last ten minutes by bucket of context: shape (CONTEXT_BUCKETS, SIZE).
+
+        measure: a Signal, or RESPONSE.
+        """
+        found: NDArray[np.int64] = self._contexts[:, measure].sum(axis=0, dtype=np.int64)
         return found
 
     def tenants(self, first: int, last: int) -> TenantRates:
@@ -169,6 +150,7 @@ class ModelLatencies:
             self._note_gpus(record, at_s)
         self._fade(at_s)
         self._add_firsts(records, starts_s, tenants, at_s)
+        self._add_responses(records, at_s)
         segments = (segment for i, r in enumerate(records) if (segment := inter_token_segment(i, r)) is not None)
         begun_ns = np.array([_moment(record.start_ns) for record in records], dtype=np.int64)
         for part in in_passes(segments):
@@ -195,6 +177,19 @@ class ModelLatencies:
         where = (cells[current], tenants[owners[current]])
         np.add.at(self._tenants[:, :, 2], where, seconds[current])
         np.add.at(self._tenants[:, :, 3], where, 1.0)
+
+    def _add_responses(self, records: Sequence[RequestRecord], at_s: float) -> None:
+        told = [
+            ((record.end_ns - record.start_ns) / 1e9, record.prompt_tokens)
+            for record in records
+            if record.outcome == "ok" and _moment(record.start_ns) and possible(record.prompt_tokens)
+        ]
+        told = [(seconds, prompt) for seconds, prompt in told if 0 <= seconds <= CAP_S]
+        if told:
+            logs = log_buckets(np.array([seconds for seconds, _ in told]))
+            prompts = np.array([prompt for _, prompt in told], dtype=np.int64)
+            ones = np.ones(len(told), dtype=np.int64)
+            self._count_contexts(RESPONSE, np.full(len(told), at_s), logs, ones, prompts)
 
     def _add_gaps(self, gaps: Gaps, made_s: NDArray[np.float64], tenants: NDArray[np.intp], at_s: float) -> None:
         seconds = gaps.gaps_ns / (1e9 if gaps.counts is None else gaps.counts * 1e9)
@@ -225,10 +220,20 @@ class ModelLatencies:
         np.add.at(self._totals[:, signal], cells[current], ones[current])
         flat = (cells[current] * len(Signal) + signal) * SIZE + logs[current]
         np.add.at(self._counts.reshape(-1), flat, ones[current].astype(np.uint32))
-        slots, recent = self._slots.place(made_s)
+        self._count_contexts(signal, made_s, logs, ones, contexts)
+
+    def _count_contexts(
+        self,
+        measure: int,
+        at_s: NDArray[np.float64],
+        logs: NDArray[np.intp],
+        weights: NDArray[np.int64],
+        contexts: NDArray[np.int64],
+    ) -> None:
+        slots, recent = self._slots.place(at_s)
         known = recent & (contexts >= 0)
-        flat = ((slots[known] * len(Signal) + signal) * _CONTEXTS + context_buckets(contexts[known])) * SIZE
-        np.add.at(self._contexts.reshape(-1), flat + logs[known], ones[known].astype(np.uint32))
+        flat = ((slots[known] * (RESPONSE + 1) + measure) * _CONTEXTS + context_buckets(contexts[known])) * SIZE
+        np.add.at(self._contexts.reshape(-1), flat + logs[known], weights[known].astype(np.uint32))
 
     def _tenant(self, tenant: str, at_s: float) -> int:
         """Its column; the last one is of those who are not told apart."""

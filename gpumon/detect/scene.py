@@ -86,10 +86,10 @@ class Scene:
         found = self._readings.get(metric)
         if found is None:
             found = [
-                Reading(sample.labels, sample.value, batch.at_s)
-                for batch in self.view.batches.values()
-                for sample in batch.families.get(metric, ())
-                if isinstance(sample.value, float)
+                Reading(labels, value, at_s)
+                for at_s, samples in self.view.parts(metric)
+                for _, labels, value in samples
+                if isinstance(value, float)
             ]
             self._readings[metric] = found
         return found
@@ -98,7 +98,12 @@ class Scene:
         """The same by labels."""
         found = self._values.get(metric)
         if found is None:
-            found = self._values[metric] = {reading.labels: reading.value for reading in self.read(metric)}
+            found = self._values[metric] = {
+                labels: value
+                for _, samples in self.view.parts(metric)
+                for _, labels, value in samples
+                if isinstance(value, float)
+            }
         return found
 
     def value(self, metric: Metric, labels: Labels) -> float | None:
@@ -116,14 +121,15 @@ class Scene:
             past = self._past.setdefault(metric, {})
             found = []
             seen: dict[Labels, tuple[float, float]] = {}
-            for labels, value, at_s in self.read(metric):
-                before = past.get(labels)
-                if before is not None and at_s <= before[0]:
-                    seen[labels] = before
-                    continue
-                seen[labels] = (at_s, value)
-                if before is not None and value >= before[1]:
-                    found.append(Growth(labels, value - before[1], at_s - before[0], at_s))
+            for at_s, samples in self.view.parts(metric):
+                for _, labels, value in samples:
+                    before = past.get(labels)
+                    if before is not None and at_s <= before[0]:
+                        seen[labels] = before
+                    elif isinstance(value, float):
+                        seen[labels] = (at_s, value)
+                        if before is not None and value >= before[1]:
+                            found.append(Growth(labels, value - before[1], at_s - before[0], at_s))
             self._past[metric] = seen
             self._growths[metric] = found
         return found

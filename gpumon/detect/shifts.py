@@ -2,8 +2,10 @@
 
 What windows are compared with are those before, of the last half hour, apart from shifts: their median, their spread
 (the larger of the robust one and that of the upper tail), how often they were above the limit that follows from both,
-and for how long running. So what comes in bursts is known to do so. A jump is one over the windows right before it, so
-that a day's wave is none. Where a window has more load than there was, it takes three times as many: bursts pass.
+and for how long running. So what comes in bursts is known to do so. A jump is one over the minute before it, so that a
+day's wave is none. A quantile moves far when the share of slow steps passes by what it leaves over, by chance: so twice
+as many observations must have moved. Where there is more load than before, it takes three times as many windows, for
+bursts pass.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from numpy.typing import NDArray
 
 KEPT: Final = 360
 """Windows to compare with."""
-NEAR: Final = 4
-"""Windows right before a jump."""
+NEAR: Final = 12
+"""Windows before a jump that it must be one over."""
 DRIFT: Final = 60
 """Windows above the limit that no jump began: things have changed, slowly."""
 GONE_S: Final = 60.0
@@ -30,9 +32,12 @@ _LEAST_SPREAD: Final = 0.03
 """Of the median."""
 _UPPER: Final = 1.2816
 """Standard deviations from the median of a normal distribution to its 90th percentile."""
-_UNHEARD_OF: Final = 2.0
-"""Times the highest window there was: two such will do."""
-_LEAST_NEEDED: Final = 3
+_UNHEARD_OF: Final = ((3.0, 2), (1.5, 3))
+"""Times the highest window there was, and how many such windows will do."""
+_LEAST_NEEDED: Final = 4
+_MILD: Final = 1.5
+"""Times the median: what is less may be the load, and has to last."""
+_MILD_NEEDED: Final = 8
 _MORE_LOAD: Final = 1.3
 """Times the load that nine of ten windows had."""
 _BUSIER: Final = 3
@@ -49,6 +54,8 @@ class Window(NamedTuple):
     start_s: float
     """Beginning of its last bin: with many requests that is its only one."""
     value_s: float
+    thick_s: float
+    """The quantile that twice as many observations are above."""
     load: float
     """Requests that began to answer, per second."""
 
@@ -80,8 +87,10 @@ class _Level:
 
     median_s: float
     limit_s: float
-    """Above this a window is unlike them."""
+    thick_s: float
+    """Above both a window is unlike them."""
     highest_s: float
+    """Of such windows; the limit where there was none."""
     longest: int
     """Windows running above the limit, at most, among them."""
     needed: int
@@ -89,18 +98,23 @@ class _Level:
     load: float
     """More than this is more than there was."""
 
+    def is_unlike(self, window: Window) -> bool:
+        return window.value_s > self.limit_s and window.thick_s > self.thick_s
+
 
 class Track:
     """One quantile of one signal. Not thread-safe."""
 
-    def __init__(self, *, rise: float, deviations: float, least: int, more: int) -> None:
-        """rise: ratio. deviations: robust ones over the median. least: windows to compare with, and half as many for
-        what is unheard of. more: windows that a shift takes on top.
+    def __init__(self, *, rise: float, deviations: float, least: int, more: int, may_rise: bool) -> None:
+        """rise: ratio. deviations: robust ones over the median. least: windows to compare with. more: windows that a
+        shift takes on top. may_rise: three windows each ``rise`` times the one before are a shift, too, if they lead
+        to where none has been.
         """
         self._rise = rise
         self._deviations = deviations
         self._least = least
         self._more = more
+        self._may_rise = may_rise
         self._history: deque[Window] = deque(maxlen=KEPT)
         self._run: list[Window] = []
         """Done windows above the limit that may become a shift."""
@@ -125,7 +139,7 @@ class Track:
 
     def _take(self, window: Window) -> None:
         level = self._level()
-        if level is not None and window.value_s > level.limit_s and len(self._run) < DRIFT:
+        if level is not None and level.is_unlike(window) and len(self._run) < DRIFT:
             self._run.append(window)
         else:
             self._history += [*self._run, window]
@@ -135,26 +149,33 @@ class Track:
     def _open(self, young: Sequence[Window]) -> None:
         level = self._level()
         newest = [*self._run, *young]
-        above = _last_above(newest, level.limit_s) if level is not None else 0
+        above = _last_unlike(newest, level) if level is not None else 0
         if level is None or not above:
             return
         run = newest[len(newest) - above :]
         before = [*list(self._history)[-NEAR:], *newest[: len(newest) - above]][-NEAR:]
         middle_s = float(np.median([window.value_s for window in run]))
-        unheard_of = middle_s > _UNHEARD_OF * level.highest_s
-        needed = (_LEAST_NEEDED - 1 if unheard_of else max(level.needed, 2 * level.longest + 1)) + self._more
+        before_s = float(np.median([window.value_s for window in before]))
         is_busy = sum(window.load > level.load for window in run) > above / 2
-        jumped = middle_s > self._rise * max(window.value_s for window in before)
-        stays = jumped and above >= needed * (_BUSIER if is_busy else 1)
+        stays = middle_s > self._rise * before_s and above >= self._needed(level, middle_s, is_busy=is_busy)
         last = [*before, *run][-4:]
         rises = len(last) == 4 and all(new.value_s > self._rise * old.value_s for old, new in pairwise(last))
-        rises = rises and not level.longest and not is_busy
-        if len(self._history) >= self._least / (2 if unheard_of else 1) and (stays or rises):
+        is_new = last[-1].value_s > self._rise * level.highest_s and len(self._history) >= 4 * self._least
+        rises = rises and is_new and above > 1 and self._may_rise and not is_busy
+        if stays or rises:
             since_s = min(run[0].start_s, last[1].start_s) if rises else run[0].start_s
             self.shift = Shift(since_s, level.median_s, (level.median_s + level.limit_s) / 2)
             self.shift.done.extend(self._run)
             self.shift.young = young
             self._run.clear()
+
+    def _needed(self, level: _Level, middle_s: float, *, is_busy: bool) -> int:
+        """Windows running above the limit that are a shift."""
+        needed = max(level.needed, 2 * level.longest + 1)
+        if middle_s < _MILD * level.median_s:
+            needed = max(needed, _MILD_NEEDED)
+        needed = next((few for times, few in _UNHEARD_OF if middle_s > times * level.highest_s), needed)
+        return (needed + self._more) * (_BUSIER if is_busy else 1)
 
     def _close(self, shift: Shift, young: Sequence[Window], at_s: float, settled_s: float) -> Shift | None:
         newest = [*shift.done, *young][-2:]
@@ -172,20 +193,23 @@ class Track:
 
     def _level(self) -> _Level | None:
         """None of too few windows."""
-        if self._known is None and len(self._history) >= max(self._least / 2, 2):
+        if self._known is None and len(self._history) >= max(self._least, 2):
             values = np.array([window.value_s for window in self._history])
             median_s = float(np.median(values))
             robust_s = 1.4826 * float(np.median(np.abs(values - median_s)))
             upper_s = (float(np.quantile(values, 0.9)) - median_s) / _UPPER
             spread_s = max(robust_s, upper_s, _LEAST_SPREAD * median_s)
             limit_s = max(self._rise * median_s, median_s + self._deviations * spread_s)
-            above = values > limit_s
+            thick = np.array([window.thick_s for window in self._history])
+            thick_s = self._rise * float(np.median(thick))
+            above = (values > limit_s) & (thick > thick_s)
             share = (float(above.sum()) + 0.5) / (len(above) + 1)
             load = float(np.quantile([window.load for window in self._history], 0.9))
             self._known = _Level(
                 median_s=median_s,
                 limit_s=limit_s,
-                highest_s=float(values.max()),
+                thick_s=thick_s,
+                highest_s=float(values[above].max(initial=limit_s)),
                 longest=_longest_run(above),
                 needed=max(_LEAST_NEEDED, math.ceil(math.log(_RARE) / math.log(share))),
                 load=_MORE_LOAD * load,
@@ -193,10 +217,10 @@ class Track:
         return self._known
 
 
-def _last_above(windows: Sequence[Window], limit_s: float) -> int:
-    """How many of the newest ones running are above."""
+def _last_unlike(windows: Sequence[Window], level: _Level) -> int:
+    """How many of the newest ones running are unlike those before."""
     above = 0
-    while above < len(windows) and windows[-1 - above].value_s > limit_s:
+    while above < len(windows) and level.is_unlike(windows[-1 - above]):
         above += 1
     return above
 

@@ -37,6 +37,7 @@ _CONTAINER_CAPABILITY = "add the capability {0} (systemd: AmbientCapabilities=CA
 _PROCESS_METRICS = (
     catalogue.PROCESS_PAGE_FAULTS,
     catalogue.PROCESS_CPU_SECONDS,
+    catalogue.PROCESS_STOPPED_SECONDS,
     catalogue.PROCESS_RUNQUEUE_SECONDS,
     catalogue.PROCESS_THREADS,
     catalogue.PROCESS_RESIDENT,

@@ -285,7 +285,7 @@ class Supervisor:
                 items.append(item._replace(value=float(self._answering())))
             else:
                 items.append(item)
-        took_s = time.monotonic() - at_s
+        took_s = self._now_ns() / 1e9 - at_s
         send_batch(self._channel, inventory.name, inventory.name, at_s, self._plan.inventory_s, took_s, items)
         return count
 

@@ -35,7 +35,7 @@ class DirectRows:
         rows = self._rows.setdefault(slot, deque(maxlen=self._depth))
         if len(rows) == self._depth:
             self._lost[slot] = self._lost.get(slot, 0) + 1
-        rows.append(Row(at_ns, tuple(math.nan if value is None else value for value in values)))
+        rows.append(Row(at_ns, tuple([math.nan if value is None else value for value in values])))
 
     def beat(self, at_ns: int) -> None:
         """Nobody watches a heart here."""

@@ -18,6 +18,11 @@ NODE_REBOOT: Final = 2
 DRAIN_AND_RESET: Final = 4
 """nvmlDeviceGetFieldValues, field 230."""
 
+_CHANGING = frozenset(
+    ("nvlink_degraded", "pcie_degraded", "ecc_corrected", "ecc_uncorrected")
+    + ("row_remap_pending", "row_remap_failed", "gpu_lost")
+)
+_DRIVER = frozenset(("driver_restart", "driver_mismatch"))
 _LINK_ERRORS = 40.0  # per second and lost link, on the links that are left
 _REPLAYS = 3.0  # per second, on a link that trained down
 _SECOND_XID_S = 0.2  # an uncorrected error is told twice: as it is found, and as it is contained
@@ -28,6 +33,16 @@ _XIDS: dict[str, Callable[[Fault], tuple[tuple[float, int], ...]]] = {
     "row_remap_failed": lambda _: ((0.0, 64),),
     "gpu_lost": lambda _: ((0.0, 79),),
 }
+
+
+def hardware_changes(scenario: Scenario, gpu: int) -> bool:
+    """Whether ``hardware_at`` is not the same at every moment."""
+    return any(fault.gpu == gpu and fault.kind in _CHANGING for fault in scenario.faults)
+
+
+def driver_changes(scenario: Scenario) -> bool:
+    """Whether the driver is not always loaded."""
+    return any(fault.kind in _DRIVER for fault in scenario.faults)
 
 
 def hardware_at(scenario: Scenario, timeline: Timeline, model: Model, seed: int, gpu: int, story_s: float) -> Hardware:

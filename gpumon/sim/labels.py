@@ -98,7 +98,7 @@ ALSO: Final[dict[str, frozenset[str]]] = {
     "batch_growth": _SLOWER | {"memory_bound"},
     "driver_restart": _SLOWER,
     "idle": frozenset(),
-    "warm_up": frozenset(),
+    "warm_up": _SLOWER,
     "short_job": frozenset(),
 }
 """By kind of fault, what is a true consequence of it."""

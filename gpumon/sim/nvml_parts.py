@@ -35,8 +35,9 @@ _USUAL_NS = {  # public reports (MangoHud#2104) where there are any, else their 
 }
 _OTHER_NS = 5_000
 _BOUNDS_NS = [bound * 1e9 for bound in CALL_BOUNDS]
-_BUCKETS = {function: bisect_left(_BOUNDS_NS, took_ns) for function, took_ns in _USUAL_NS.items()}
-_OTHER_BUCKET = bisect_left(_BOUNDS_NS, _OTHER_NS)
+_COUNTED = {function: (bisect_left(_BOUNDS_NS, took_ns), took_ns) for function, took_ns in _USUAL_NS.items()}
+"""Bucket and time of a call."""
+_COUNTED_OTHER = (bisect_left(_BOUNDS_NS, _OTHER_NS), _OTHER_NS)
 
 
 def count_call(calls: CallTimes, function: str) -> None:
@@ -44,8 +45,9 @@ def count_call(calls: CallTimes, function: str) -> None:
     row = calls.durations.get(function)
     if row is None:
         row = calls.durations[function] = [0] * (len(_BOUNDS_NS) + 2)
-    row[_BUCKETS.get(function, _OTHER_BUCKET)] += 1
-    row[-1] += _USUAL_NS.get(function, _OTHER_NS)
+    bucket, took_ns = _COUNTED.get(function, _COUNTED_OTHER)
+    row[bucket] += 1
+    row[-1] += took_ns
 
 
 class SimFieldBatch:
@@ -74,9 +76,9 @@ class SimFieldBatch:
     def read(self) -> list[int | float | None]:
         look = self._ask(self._device, "nvmlDeviceGetFieldValues")
         values = self._still.copy()
-        total = look.moment.total
+        totals = look.moment.totals()
         for place, rate, factor in self._counters:
-            values[place] = int(total(rate) * factor)
+            values[place] = int(totals[rate] * factor)
         for place, answer in self._others:
             values[place] = answer(look)
         return values
@@ -92,19 +94,13 @@ class SimGpmReader:
         self.metrics = metrics
         self._device = device
         self._ask = ask
-        self._rates = tuple(sorted({rate for metric in metrics for rate, _ in GPM.get(metric, ())}))
-        places = {rate: place for place, rate in enumerate(self._rates)}
-        self._terms = [
-            tuple((places[rate], factor) for rate, factor in GPM[metric]) if metric in GPM else None
-            for metric in metrics
-        ]
+        self._terms = [GPM.get(metric) for metric in metrics]
         self._codes = tuple(int(Code.SUCCESS if metric in GPM else Code.NOT_SUPPORTED) for metric in metrics)
         self._older: tuple[float, list[float]] | None = None
 
     def read(self) -> GpmReading | None:
         look = self._ask(self._device, "nvmlGpmSampleGet")
-        total = look.moment.total
-        totals = [total(rate) for rate in self._rates]
+        totals = look.moment.totals()
         older, at_s = self._older, look.at_s
         if older is None:
             self._older = (at_s, totals)
@@ -121,10 +117,10 @@ class SimGpmReader:
             if terms is None:
                 values.append(None)
             elif len(terms) == 1:
-                place, factor = terms[0]
-                values.append(means[place] * factor)
+                rate, factor = terms[0]
+                values.append(means[rate] * factor)
             else:
-                values.append(float(sum([means[place] * factor for place, factor in terms])))
+                values.append(float(sum([means[rate] * factor for rate, factor in terms])))
         return GpmReading(tuple(values), self._codes, interval_s)
 
     def reset(self) -> None:

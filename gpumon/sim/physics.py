@@ -78,7 +78,7 @@ class GpuTick(NamedTuple):
 class Moment:
     """A GPU at one moment; see ``state.GpuMoment``."""
 
-    __slots__ = ("_begun_s", "_drift_s", "_key", "_rise", "_tick", "performance_state")
+    __slots__ = ("_begun_s", "_drift_s", "_key", "_rise", "_tick", "_totals", "performance_state")
 
     def __init__(self, tick: GpuTick, begun_s: float, key: tuple[int, ...]) -> None:
         """``begun_s``: since the tick began, 0 to TICK_S. ``key``: of its noise."""
@@ -87,6 +87,7 @@ class Moment:
         self._key = key
         self._rise: float | None = None
         self._drift_s = 0.0
+        self._totals: list[float] | None = None
         self.performance_state = 0
 
     def rate(self, rate: Rate) -> float:
@@ -99,6 +100,17 @@ class Moment:
         level, total = self._tick.levels[rate], self._tick.sums[rate]
         # No further than the next tick begins, by the same sum: a rounding must not let a counter fall.
         return min(total + level * (self._begun_s + _NOISE[rate] * self._drift_s), total + level * TICK_S)
+
+    def totals(self) -> list[float]:
+        """``total`` of every rate, in order."""
+        if self._totals is None:
+            self._noise()
+            begun_s, drift_s, tick = self._begun_s, self._drift_s, self._tick
+            self._totals = [
+                min(total + level * (begun_s + share * drift_s), total + level * TICK_S)
+                for level, total, share in zip(tick.levels, tick.sums, _NOISE, strict=True)
+            ]
+        return self._totals
 
     @property
     def temperature_c(self) -> float:

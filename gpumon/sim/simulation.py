@@ -102,6 +102,10 @@ class Simulation:
         self._newest = -round(LEAD_S / TICK_S) - 1
         self._first = self._newest + 1
         self._paces: list[Pace] = [FULL] * len(self._servers)
+        self._paced_for: list[tuple[ServerEffects | None, list[tuple[float, str | None]]]] = [
+            (None, []) for _ in self._servers
+        ]
+        """What they were worked out for."""
         self._on_finished = on_finished
         self._on_collectives = on_collectives
 
@@ -152,9 +156,7 @@ class Simulation:
             effects, ranks = server_rows[index], server.spec.gpus
             life = self._population.life(index, start_s)
             work, pulse = self._serve(index, start_s, life, effects)
-            self._paces[index] = now = pace(
-                [self._gpus[gpu] for gpu in ranks], [gpu_rows[gpu] for gpu in ranks], effects
-            )
+            now = self._paced(index, [self._gpus[gpu] for gpu in ranks], [gpu_rows[gpu] for gpu in ranks], effects)
             for rank, gpu in enumerate(ranks):
                 works[gpu] = _of_rank(work, now.ranks[rank]) if now.ranks else work
             if pulse is not None:
@@ -197,6 +199,15 @@ class Simulation:
         faults_s = _faults_s(start_s, effects, server) if effects.page_faults else 0.0
         pulse = server.tick(start_s, effects, self._paces[index], faults_s)
         return pulse.work, pulse
+
+    def _paced(self, index: int, gpus: list[Gpu], rows: list[GpuEffects], effects: ServerEffects) -> Pace:
+        """Pace of a server from now on: the one before while clocks and effects stay, which they mostly do."""
+        clocks = [(gpu.pace, gpu.cause) for gpu in gpus]
+        # Effects are made once for a stretch of time, those of the GPUs with those of the servers.
+        if effects is not self._paced_for[index][0] or clocks != self._paced_for[index][1]:
+            self._paced_for[index] = (effects, clocks)
+            self._paces[index] = pace(gpus, rows, effects)
+        return self._paces[index]
 
     def _begin(self, index: int, life: Life) -> None:
         """Take down the counters at the begin of a life."""

@@ -10,6 +10,7 @@ same.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -32,7 +33,7 @@ EVALUATION = "relevance"
 
 _EVENT = "gen_ai.evaluation.result"
 _COLLECTIVE_SCOPE = "nccl"
-_TOLD, _OF_EACH = 32, 128  # consecutive collectives, of which a straggler is told by
+_TOLD, _EACH_S = 24, 3.0  # consecutive collectives, of which a straggler is told by, and the time between two runs
 _REQUEST_IDS, _COLLECTIVE_IDS = 1, 2
 _VARINTS = np.array([1 << 7 * size for size in range(1, 9)], np.uint64)
 """The first number that needs more than 1, 2, … 8 bytes."""
@@ -54,20 +55,35 @@ class SpanMaker:
             [_operation(world, index, rank) for rank in range(len(server.gpus))]
             for index, server in enumerate(world.servers)
         ]
+        self._told = [0] * len(world.servers)
+        """Collectives told of the run under way, by server."""
+        self._run_s = [-math.inf] * len(world.servers)
+        """When it began."""
 
     def bodies(self, until_s: float) -> list[bytes]:
         """Bodies of all that ended since the last call and up to a steady second, in the order of time.
 
-        A body holds up to ``BATCH`` requests or collectives. Of a server's collectives runs of 32 are told, with as
-        many as three such left out between them: all of them would be most of what a node exports.
+        A body holds up to ``BATCH`` requests or collectives. Of a server's collectives a run of 24 is told every three
+        seconds: all of them would be most of what a node exports.
         """
         requests = sorted(self._world.take_requests(until_s), key=attrgetter("end_s", "server", "number"))
-        taken = [step for step in self._world.take_collectives(until_s) if step.sequence % _OF_EACH < _TOLD]
-        steps = sorted(taken, key=attrgetter("end_s", "server", "sequence"))
+        taken = sorted(self._world.take_collectives(until_s), key=attrgetter("end_s", "server", "sequence"))
+        steps = [step for step in taken if self._is_told(step)]
         return [
             *(self._requests(requests[at : at + BATCH]) for at in range(0, len(requests), BATCH)),
             *(self._collectives(steps[at : at + BATCH]) for at in range(0, len(steps), BATCH)),
         ]
+
+    def _is_told(self, step: CollectiveStep) -> bool:
+        server = step.server
+        if self._told[server] >= _TOLD and step.end_s - self._run_s[server] >= _EACH_S:
+            self._told[server] = 0
+        if self._told[server] >= _TOLD:
+            return False
+        if not self._told[server]:
+            self._run_s[server] = step.end_s
+        self._told[server] += 1
+        return True
 
     def _requests(self, requests: Sequence[FinishedRequest]) -> bytes:
         body = ExportTraceServiceRequest()

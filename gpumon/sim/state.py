@@ -42,6 +42,10 @@ class GpuMoment(Protocol):
         """Integral of the gauge since some fixed time before the world began; never falls, never negative."""
         ...
 
+    def totals(self) -> list[float]:
+        """``total`` of every rate, in order, for who wants many of them; not to be changed."""
+        ...
+
     @property
     def temperature_c(self) -> float:
         """Of the die."""

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Final
 
 from gpumon.sim.boards import MIB, MODELS, Board, Model, boards
-from gpumon.sim.hardware import driver_at, hardware_at, xids_between
+from gpumon.sim.hardware import driver_at, driver_changes, hardware_at, hardware_changes, xids_between
 from gpumon.sim.hostcounts import HostCounts
 from gpumon.sim.outbox import Outbox
 from gpumon.sim.physics import Moment
@@ -71,6 +71,12 @@ class World:
         self._host = HostCounts(scenario, self._simulation, self._population, self._timeline, started_at_s)
         self._moments: dict[int, tuple[float, Moment]] = {}
         self._hardware: dict[int, tuple[float, Hardware]] = {}
+        self._hardware_changes = [hardware_changes(scenario, board.index) for board in self.boards]
+        self._driver_changes = driver_changes(scenario)
+        self._holders: tuple[tuple[Task, ...], list[list[Task]]] = ((), [[] for _ in self.boards])
+        """Processes alive, and those that hold each GPU."""
+        self._times: tuple[float, dict[Task, TaskTimes]] = (started_at_s, {})
+        """As last asked for, at which moment."""
         self._lock = Lock()
 
     @property
@@ -98,7 +104,7 @@ class World:
     def hardware(self, index: int, at_s: float) -> Hardware:
         """What of it changes seldom."""
         known = self._hardware.get(index)
-        if known is not None and known[0] == at_s:
+        if known is not None and (known[0] == at_s or not self._hardware_changes[index]):
             return known[1]
         hardware = hardware_at(self.scenario, self._timeline, self.model, self.seed, index, self.story_s(at_s))
         self._hardware[index] = (at_s, hardware)
@@ -112,7 +118,7 @@ class World:
 
     def driver(self, at_s: float) -> str:
         """``loaded``, ``unloaded`` or ``mismatch`` (the library is of another version)."""
-        return driver_at(self._timeline, self.story_s(at_s))
+        return driver_at(self._timeline, self.story_s(at_s)) if self._driver_changes else "loaded"
 
     # --- host ---------------------------------------------------------------------------------------------------------
 
@@ -122,16 +128,29 @@ class World:
             return self._population.tasks(self.story_s(at_s))
 
     def gpu_tasks(self, index: int, at_s: float) -> list[Task]:
-        """Processes that hold a GPU."""
-        return [task for task in self.tasks(at_s) if task.gpu == index]
+        """Processes that hold a GPU; the list is not to be changed."""
+        tasks, holders = self.tasks(at_s), self._holders
+        if tasks is not holders[0]:
+            by_gpu = [[task for task in tasks if task.gpu == board.index] for board in self.boards]
+            holders = self._holders = (tasks, by_gpu)
+        return holders[1][index]
 
     def task_times(self, task: Task, at_s: float) -> TaskTimes:
         """Counters of a process that is alive."""
-        with self._lock:
-            return self._host.task_times(task, at_s)
+        known_s, known = self._times
+        if known_s != at_s:
+            known = {}
+            self._times = (at_s, known)
+        times = known.get(task)
+        if times is None:  # a hundred threads are told of from the same counters
+            with self._lock:
+                times = known[task] = self._host.task_times(task, at_s)
+        return times
 
     def task_stopped(self, pid: int, at_s: float) -> bool:
         """Whether the process is stopped by a signal."""
+        if not self._timeline.at_work("process_stopped", self.story_s(at_s)):
+            return False
         return any(task.pid == pid and self._host.stopped(task, at_s) for task in self.tasks(at_s))
 
     def remote_share(self, task: Task, at_s: float) -> float:

@@ -18,7 +18,11 @@ from tests.fixtures.hosts import fixture_folder
 
 _URL = re.compile(r"url=http://127\.0\.0\.1:(\d+)/metrics")
 ROOT = Path(__file__).parents[2]
-ALONE = {"GPUMON_HOST__KERNEL_LOG": "null", "GPUMON_OTLP__ENABLED": "false"}
+ALONE = {
+    "GPUMON_HOST__KERNEL_LOG": "null",
+    "GPUMON_OTLP__ENABLED": "false",
+    "GPUMON_STATE__FOLDER": "null",
+}
 """Environment of every gpumon here, unless a test says otherwise: nothing that two of them would share."""
 FAST = {"GPUMON_CADENCE__PUBLISH_S": "0.2", "GPUMON_CADENCE__SLOW_S": "0.5", "GPUMON_CADENCE__INVENTORY_S": "1"}
 """Environment for tests that would wait for the slower passes otherwise."""
@@ -38,7 +42,7 @@ class Reply(NamedTuple):
 
 
 class Daemon:
-    """One run of gpumon, on a fixture host, alone (``ALONE``). Ends with ``with``."""
+    """One run of gpumon, on a fixture host, alone (``ALONE``), its state beside its log. Ends with ``with``."""
 
     def __init__(
         self,
@@ -55,7 +59,7 @@ class Daemon:
         roots = fixture_folder(host)
         flags = [f"--{name}={roots / below}" for name, below in _ROOTS] if command == "run" else []
         base = {name: value for name, value in (env or os.environ).items() if not name.startswith("GPUMON_")}
-        base |= {"PYTHONPATH": str(ROOT), **ALONE, **(options or {})}
+        base |= {"PYTHONPATH": str(ROOT), **ALONE, "GPUMON_STATE__FOLDER": str(folder / "state"), **(options or {})}
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "gpumon", command, "--listen", "127.0.0.1:0", *flags, *arguments],

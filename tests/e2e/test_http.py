@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +59,19 @@ def test_head_has_the_headers_of_get_and_no_body(daemon: Daemon) -> None:
 )
 def test_every_request_gets_the_status_it_deserves(daemon: Daemon, method: str, path: str, status: int) -> None:
     assert daemon.ask(path, method).status == status
+
+
+def test_every_page_that_the_first_page_links_to_is_there_with_detection_on_and_off(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    off = {"GPUMON_DETECT__ENABLED": "false", "GPUMON_NVML__ENABLED": "false"}
+    with Daemon(tmp_path, options=off) as blind:
+        for running in (daemon, blind):
+            links = re.findall(r'href="([^"]+)"', running.ask("/").text)
+            assert "/api/v1/incidents" in links
+            assert {link: running.ask(link).status for link in links} == dict.fromkeys(links, 200)
+        assert blind.ask("/api/v1/incidents").body == b"[]"
+        assert blind.ask("/api/v1/incidents/20261129T171047Z-xid-gpu-3").status == 404
 
 
 def test_an_unknown_set_of_names_is_told_what_is_known(daemon: Daemon) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumon import catalogue
-from gpumon.catalogue import CONCURRENCY_BUCKETS, CONTEXT_BUCKETS, METRICS
+from gpumon.catalogue import CONCURRENCY_BUCKETS, CONTEXT_BUCKETS, GROUPS, METRICS
 from gpumon.export.prometheus import Exposition
 from gpumon.export.text import Format
 from gpumon.model import Binding, Distribution, Kind, Metric, Reason, Rejection, RequestRecord, Sample
@@ -359,7 +359,7 @@ def test_a_server_that_is_known_has_every_family_at_zero() -> None:
     told.set_open({("vllm", "m"): 0}, AT_S)
     samples = told.samples(AT_S)
     named = {s.metric for s in samples if s.labels[:2] == ("vllm", "m")}
-    assert named == {metric for metric in METRICS if metric.labels[:2] == ("server", "model")}
+    assert named == {metric for metric in GROUPS["requests"] if metric.labels[:2] == ("server", "model")}
     assert all(sum(s.value.counts) == 0 for s in samples if isinstance(s.value, Distribution))
     assert len([s for s in samples if s.metric is catalogue.INTER_TOKEN_BY_CONTEXT]) == len(CONTEXT_BUCKETS)
 

@@ -63,6 +63,14 @@ LOAD: Final = [
     },
 ]
 
+LONG_ANSWERS: Final = [
+    LOAD[0] | {"prompts": {"1k": 5, "2k": 1}, "outputs": {"mean": 900, "spread": 0.5}},
+    LOAD[1],
+]
+"""A cache fills up while answers grow: that is when requests are preempted."""
+LOADS: Final = {"kv_shrink": LONG_ANSWERS}
+"""Of kinds that need one of their own."""
+
 GPU: Final = "gpu"
 STRENGTHS: Final = ("weak", "mid", "strong")
 
@@ -76,7 +84,7 @@ ALONE: Final[dict[str, tuple[str, object, tuple[float, float, float], float]]] =
     "pcie_saturated": (GPU, 6, (0.9, 0.93, 0.97), 60),
     "nvlink_degraded": (GPU, 3, (2, 9, 16), 60),
     "gpu_contention": (GPU, 7, (0.15, 0.35, 0.6), 60),
-    "straggler": (GPU, 6, (3.6, 5, 9), 60),
+    "straggler": (GPU, 6, (4.2, 5, 9), 60),
     "page_faults": ("server", "dense-0", (1500, 3000, 12_000), 60),
     "memory_pressure": ("server", "moe-0", (0.25, 0.5, 0.85), 60),
     "numa_remote": ("server", "dense-0", (0.45, 0.8, 1.0), 90),
@@ -87,7 +95,7 @@ ALONE: Final[dict[str, tuple[str, object, tuple[float, float, float], float]]] =
     "tenant_flood": ("tenant", "initech", (15, 25, 50), 60),
     "context_jump": ("server", "dense-0", (4, 8, 16), 60),
     "long_prompts": ("server", "dense-0", (8, 16, 32), 60),
-    "kv_shrink": ("server", "dense-0", (0.15, 0.12, 0.1), 60),
+    "kv_shrink": ("server", "dense-0", (0.09, 0.07, 0.05), 60),
     "batch_jitter": ("server", "moe-0", (3, 6, 12), 90),
     "moe_imbalance": ("server", "moe-0", (2.3, 3, 6), 60),
     "quality_drop": ("server", "dense-0", (0.25, 0.4, 0.7), 90),
@@ -130,7 +138,7 @@ PAIRS: Final[dict[str, list[dict[str, object]]]] = {
     ],
     "pcie_and_kv": [
         {"kind": "pcie_degraded", "at_s": 120, "for_s": 60, "gpu": 5},
-        {"kind": "kv_shrink", "at_s": 120, "for_s": 60, "server": "dense-0", "strength": 0.12},
+        {"kind": "kv_shrink", "at_s": 120, "for_s": 60, "server": "dense-0", "strength": 0.05},
     ],
     "moe_and_power": [
         {"kind": "moe_imbalance", "at_s": 120, "for_s": 60, "server": "moe-0", "strength": 3},
@@ -189,7 +197,9 @@ def files() -> dict[str, str]:
     for kind, (target, which, strengths, for_s) in ALONE.items():
         for word, strength in zip(STRENGTHS, strengths, strict=True):
             fault = {"kind": kind, "at_s": 120, "for_s": for_s, target: which, "strength": float(strength)}
-            found[f"{kind}_{word}"] = scenario(f"{kind}_{word}", f"{kind} alone, {word}.", 180 + for_s, [fault])
+            found[f"{kind}_{word}"] = scenario(
+                f"{kind}_{word}", f"{kind} alone, {word}.", 180 + for_s, [fault], load=LOADS.get(kind, LOAD)
+            )
     for word, for_s in zip(("short", "mid", "long"), STOPS, strict=True):
         fault = {"kind": "process_stopped", "at_s": 120, "for_s": for_s, "server": "dense-0"}
         found[f"process_stopped_{word}"] = scenario(
@@ -198,7 +208,8 @@ def files() -> dict[str, str]:
     for kind, keys in ONCE.items():
         found[kind] = scenario(kind, f"{kind} alone.", 240, [{"kind": kind, "at_s": 120} | keys])
     for name, faults in PAIRS.items():
-        found[f"pair_{name}"] = scenario(f"pair_{name}", "Two things at a time.", 240, faults)
+        load = next((LOADS[kind] for fault in faults if (kind := str(fault["kind"])) in LOADS), LOAD)
+        found[f"pair_{name}"] = scenario(f"pair_{name}", "Two things at a time.", 240, faults, load=load)
     for name, faults in CONFOUNDERS.items():
         found[f"only_{name}"] = scenario(f"only_{name}", "Nothing is wrong.", 260, faults)
     found["clean_wave"] = scenario("clean_wave", "A day's wave in half an hour.", 1800, [], load=_waved())
