@@ -32,7 +32,7 @@ from gpumon.ingest.web_config import WebConfig, WebConfigError, load_web_config,
 from gpumon.machine import Machine, real_machine, simulated_machine
 from gpumon.model import Sample, SourceError
 from gpumon.node import Node
-from gpumon.runner import Runner
+from gpumon.runner import Runner, Source
 from gpumon.sampler.link import SamplerLink
 from gpumon.sources.procfs import TICKS_PER_SECOND, parse_stat, parse_statm
 from gpumon.store import Store
@@ -265,11 +265,16 @@ class App:
 
     def _build_runner(self, config: Config) -> Runner:
         runner = Runner(self._clock, self.store, self.health)
+
+        def recorded(source: Source) -> Source:
+            return self._recording.source(source) if self._recording is not None else source
+
         for scheduled in host_sources(config, self._machine.ports, self.node):
-            source = self._recording.source(scheduled.source) if self._recording is not None else scheduled.source
-            runner.add(source, scheduled.every_s, deadline_s=scheduled.deadline_s)
-        for source, every_s in self.tracing.sources(config.cadence.publish_s) if self.tracing is not None else ():
-            runner.add(source, every_s)
+            runner.add(recorded(scheduled.source), scheduled.every_s, deadline_s=scheduled.deadline_s)
+        if self.tracing is not None:
+            for source, every_s in self.tracing.sources(config.cadence.publish_s):
+                # The others ask no port.
+                runner.add(recorded(source) if source is self.tracing.binder else source, every_s)
         for scheduled in self.detecting.sources() if self.detecting is not None else ():
             runner.add(scheduled.source, scheduled.every_s, deadline_s=scheduled.deadline_s)
         return runner

@@ -45,8 +45,8 @@ _OPTIONS = (
 class _Seconds(click.FloatRange):
     """A range of seconds. NaN, which click lets pass, is in none."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        seconds = super().convert(value, param, ctx)
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds: float = super().convert(value, param, ctx)
         if math.isnan(seconds):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return seconds
@@ -55,6 +55,13 @@ class _Seconds(click.FloatRange):
 def _configured(command: _Command) -> _Command:
     """The options that every command with a configuration shares."""
     for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _with_file(command: _Command) -> _Command:
+    """The configuration's file and the log's options alone, for commands that neither watch nor listen."""
+    for option in (*reversed(_OPTIONS[-2:]), _OPTIONS[0]):
         command = option(command)
     return command
 
@@ -128,7 +135,7 @@ def record(
 
 @commands.command(short_help="Say what is found in a recording.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@_configured
+@_with_file
 @click.option("--speed", metavar="TIMES|max", default="max", show_default=True, help="Times real time.")
 @click.option("--json", "json_output", is_flag=True, help="A line of JSON for each incident.")
 @click.option("--page", type=click.Path(path_type=Path, dir_okay=False), help="Write the last /metrics page there.")
@@ -155,7 +162,7 @@ def replay(file: Path, path: Path | None, speed: str, json_output: bool, page: P
 
 @commands.command(short_help="Run a scenario as fast as it goes, and say what was found.")
 @click.argument("scenario")
-@_configured
+@_with_file
 @click.option(
     "--seed", metavar="NUMBER", type=click.IntRange(0, (1 << 63) - 1), help="Other noise; default: the scenario's own."
 )
@@ -187,7 +194,7 @@ def simulate(
 
 
 @commands.command(short_help="Print an incident's flight recording.")
-@_configured
+@_with_file
 @click.option("--incident", metavar="ID", required=True, help="Its id, the beginning of it, or `latest`.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Of the recordings; default: flights/ in state.folder.")
 @click.option("--all", "everything", is_flag=True, help="Every signal, not only the 25 that moved most.")

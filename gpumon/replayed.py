@@ -23,8 +23,9 @@ from gpumon.export.prometheus import Exposition
 from gpumon.export.text import Format
 from gpumon.findings_text import as_json, as_text
 from gpumon.host.clock import ManualClock
+from gpumon.host.garbage import seldom_collected
 from gpumon.machine import Ports
-from gpumon.record.entries import NVML_OPEN, gpu_pass
+from gpumon.record.entries import NVML_CLOSE, NVML_OPEN, gpu_pass
 from gpumon.record.format import FormatError
 from gpumon.record.replay_nvml import ReplayNvml
 from gpumon.record.replay_ports import ReplayFiles, ReplayHttp, ReplayKernelLog, ReplayPages
@@ -32,7 +33,7 @@ from gpumon.record.timeline import Pass, Recording, Request
 from gpumon.recording import SECTIONS
 from gpumon.stepped import SteppedNode
 
-_PORT_SOURCES = ("host", "gpu_holders", "processes", "numa", "kernel_log", "servers")
+_PORT_SOURCES = ("host", "gpu_holders", "processes", "numa", "kernel_log", "servers", "binding")
 """Sources that ask a port: a recording has their passes."""
 _GPU = gpu_pass("")
 _STRIDE_S = 1.0
@@ -95,6 +96,9 @@ class Replay:
         elif event.name == NVML_OPEN:
             assert sampler is not None
             sampler.open_now(event.at_s)
+        elif event.name == NVML_CLOSE:
+            assert sampler is not None
+            sampler.close_now(event.at_s)
         else:
             self.node.run(event.name, event.at_s)
 
@@ -106,7 +110,8 @@ def main(path: Path, config: Config, speed: float | None, *, json_output: bool, 
     if recording.truncated:
         click.echo(f"gpumon: {path}: the end is left out: {recording.truncated}", err=True)
     pace = _Pace(speed, recording.started_s)
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    progress = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    with seldom_collected(), progress:
         task = progress.add_task(path.name, total=recording.ended_s - recording.started_s)
         for at_s in replay.run():
             progress.update(task, completed=at_s - recording.started_s)

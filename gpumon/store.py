@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,47 +47,29 @@ class Batch:
         return {metric: tuple(samples) for metric, samples in grouped.items()}
 
 
-class Part(NamedTuple):
-    """The samples of one family in one batch."""
-
-    at_s: float
-    samples: tuple[Sample, ...]
-
-
 class View:
     """The store at one moment. Immutable and cheap: batches are shared, never copied."""
 
-    __slots__ = ("_history", "_parts", "at_s", "batches")
+    __slots__ = ("_history", "at_s", "batches")
 
     def __init__(self, at_s: float, batches: Mapping[str, Batch], history: History) -> None:
         self.at_s = at_s
         self.batches = MappingProxyType(dict(batches))
         """Live batches by owner, ordered by the owner's name."""
         self._history = history
-        self._parts: dict[Metric, list[Part]] | None = None
 
     def __iter__(self) -> Iterator[Sample]:
         for batch in self.batches.values():
             yield from batch.samples
 
-    def parts(self, metric: Metric) -> Sequence[Part]:
-        """What each owner says of one family, of those that say anything."""
-        if self._parts is None:
-            parts: dict[Metric, list[Part]] = {}
-            for batch in self.batches.values():
-                for named, samples in batch.families.items():
-                    parts.setdefault(named, []).append(Part(batch.at_s, samples))
-            self._parts = parts
-        return self._parts.get(metric, ())
-
     def family(self, metric: Metric) -> list[Sample]:
         """All samples of one family, of all owners."""
-        return [sample for part in self.parts(metric) for sample in part.samples]
+        return [sample for batch in self.batches.values() for sample in batch.families.get(metric, ())]
 
     def value(self, metric: Metric, labels: tuple[str, ...]) -> float | Distribution | None:
         """Value of one series; None when it has no reading now."""
-        for _, samples in self.parts(metric):
-            for sample in samples:
+        for batch in self.batches.values():
+            for sample in batch.families.get(metric, ()):
                 if sample.labels == labels:
                     return sample.value
         return None
@@ -113,22 +94,29 @@ class _Owned:
     weight: int
     clean: bool
     """True when the batch was taken whole, with history, so that the next one with the same keys is taken likewise."""
+    metrics: tuple[Metric, ...]
+    labels: tuple[tuple[str, ...], ...]
     types: list[type]
     """Of the values: float or Distribution."""
+    histograms: list[int]
+    """Positions of the Distributions."""
     scalars: list[int]
     """Positions of the samples that have history."""
     slots: NDArray[np.intp]
 
     def takes(self, samples: Sequence[Sample]) -> bool:
         """True when these differ from what was taken whole before in nothing but good values: the usual case."""
-        values = [value for _, _, value in samples]
+        if not self.clean or not samples or len(samples) != len(self.keys):
+            return False
+        # By column: a comparison of two tuples is a small part of one for every sample.
+        metrics, labels, values = zip(*samples, strict=True)
         return (
-            self.clean
-            and [type(value) for value in values] == self.types
-            and [(metric, labels) for metric, labels, _ in samples] == self.keys
+            metrics == self.metrics
+            and labels == self.labels
+            and [*map(type, values)] == self.types
             # One infinity or NaN makes the sum one; a sum of good ones that overflows only costs the longer way.
             and math.isfinite(sum([value for value in values if type(value) is float]))
-            and all(_fits(metric, value) for metric, _, value in samples if type(value) is Distribution)
+            and all(_fits(metrics[i], values[i]) for i in self.histograms)
         )
 
 
@@ -249,7 +237,10 @@ class Store:
             keys=claimed,
             weight=weight,
             clean=len(claimed) == len(batch.samples) and len(kept) == len(rows),
+            metrics=tuple([metric for metric, _ in claimed]),
+            labels=tuple([labels for _, labels in claimed]),
             types=[type(sample.value) for sample in taken],
+            histograms=[position for position, sample in enumerate(taken) if type(sample.value) is Distribution],
             scalars=[position for position, _ in kept],
             slots=np.array([slot for _, slot in kept], dtype=np.intp),
         )

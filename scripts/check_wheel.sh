@@ -18,6 +18,6 @@ grep -q '^gpumon_build_info' metrics.txt
 "$gpumon" config >config.yaml
 "$gpumon" config --config config.yaml | cmp - config.yaml
 "$gpumon" run --help >/dev/null
-"$gpumon" demo --help >/dev/null
+"$gpumon" simulate demo --for 2 >/dev/null
 "$scratch/venv/bin/python" -m gpumon --version >/dev/null
 echo "wheel: $(basename "$scratch"/dist/*.whl) works"

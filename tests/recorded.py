@@ -22,7 +22,7 @@ from gpumon.stepped import SteppedNode
 
 STARTED_S = 10_000.0
 UNIX_S = 1_800_000_000.0
-CADENCES = {"host": 5, "gpu_holders": 20, "processes": 5, "kernel_log": 10, "numa": 100, "servers": 20}
+CADENCES = {"host": 5, "gpu_holders": 20, "processes": 5, "kernel_log": 10, "numa": 100, "servers": 20, "binding": 50}
 """Sources that ask a port, and how many ticks of a tenth of a second lie between two passes."""
 
 
@@ -95,6 +95,7 @@ class Studio:
                     self.offer(body)
             if self._tick % 10 == 0:
                 self.sampler.flush()
+                self.recording._recorder.flush()
 
     def offer(self, body: bytes) -> None:
         """A server exports something."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import Generic, TypeVar
-
-import numpy as np
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -86,7 +85,7 @@ class Baseline:
     def median(self) -> float | None:
         """None until there are enough values."""
         if self._median is None and self.known:
-            self._median = float(np.median(np.fromiter(self._values, float)))
+            self._median = median(self._values)
         return self._median
 
     @property
@@ -94,5 +93,5 @@ class Baseline:
         """1.4826 times the median absolute deviation: the standard deviation, were the values normal."""
         if not self.known:
             return None
-        values = np.fromiter(self._values, float)
-        return float(1.4826 * np.median(np.abs(values - np.median(values))))
+        middle = median(self._values)
+        return 1.4826 * median([abs(value - middle) for value in self._values])

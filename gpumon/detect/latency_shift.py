@@ -40,8 +40,8 @@ AFTER_PAUSE: Final = 12
 _WAIT_MAX_S: Final = 60.0
 _EVERY_S: Final = 1.9
 """Between two looks at a model, which take 0.1 ms: every second step of a second."""
-_MORE: Final = {Signal.FIRST_TOKEN: 1, Signal.INTER_TOKEN: 0}
-"""Windows more than needed: a few requests are all there is of first tokens."""
+FEWEST: Final = {Signal.FIRST_TOKEN: (3, 4, 4), Signal.INTER_TOKEN: (2, 3, 3)}
+"""Windows of each quantile that a shift takes at least: a few requests are all there is of first tokens."""
 _NAMES: Final = {Signal.FIRST_TOKEN: "time_to_first_token", Signal.INTER_TOKEN: "inter_token"}
 _SPOKEN: Final = {Signal.FIRST_TOKEN: "time to first token", Signal.INTER_TOKEN: "inter-token"}
 
@@ -61,11 +61,12 @@ class _Told(NamedTuple):
 class _Signal:
     """One signal of one model."""
 
-    def __init__(self, rise: float, deviations: float, least: int, more: int) -> None:
+    def __init__(self, signal: Signal, rise: float, deviations: float, least: int) -> None:
         self.next_bin = 0
         """The first one that is in no window that is done."""
         self.tracks = [
-            Track(rise=rise, deviations=deviations, least=least, more=more, may_rise=share >= 0.95) for share in SHARES
+            Track(rise=rise, deviations=deviations, least=least, fewest=fewest, may_rise=share >= 0.95)
+            for share, fewest in zip(SHARES, FEWEST[signal], strict=True)
         ]
 
 
@@ -73,7 +74,7 @@ class _Model:
     """One (server, model)."""
 
     def __init__(self, rise: float, deviations: float, least: int) -> None:
-        self.signals = {signal: _Signal(rise, deviations, least, _MORE[signal]) for signal in Signal}
+        self.signals = {signal: _Signal(signal, rise, deviations, least) for signal in Signal}
         self.version = -1
         self.looked_s = float("-inf")
         self.first_bin: int | None = None
@@ -89,8 +90,8 @@ class LatencyShift:
             "running each over `rise` times the one before, to where none has been; or several running over `rise` "
             "times the median of the last half hour, and over it by `deviations` spreads, and over `rise` times that "
             "of the last minute. Several are four or more, by how often such windows came; eight where it is less than "
-            "half as much again; three where they are over 1.5 times the highest before, two where over 3 times; of "
-            "first tokens one more; three times as many while there is more load than before. There must be "
+            "half as much again; two of P50 and three of the others where they are over 1.5 times the highest before; "
+            "of first tokens one more; three times as many while there is more load than before. There must be "
             "`least_windows` to compare with. Over when two windows are back; a level that lasts `settled_s` is the "
             "new normal.",
             (Severity.WARNING,),

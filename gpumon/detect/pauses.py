@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -158,4 +159,4 @@ def _mean_concurrency(judged: Collection[_Judged]) -> float:
 
 
 def _middle(judged: Iterable[_Judged]) -> float:
-    return float(np.median([each.usual_ns for each in judged]))
+    return median([each.usual_ns for each in judged])

@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
 from typing import ClassVar, Final
-
-import numpy as np
 
 from gpumon.detect.detector import Entity, Evidence, Finding, IncidentKind, Severity
 from gpumon.detect.hysteresis import Baseline
@@ -55,7 +54,7 @@ class _Group:
     def now(self) -> tuple[float, float]:
         """Medians of score and rate."""
         _, scores, rates = zip(*self.newest, strict=True)
-        return float(np.median(scores)), float(np.median(rates))
+        return median(scores), median(rates)
 
 
 class QualityDrop:

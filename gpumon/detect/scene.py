@@ -5,7 +5,7 @@ Made once per step by ``SceneMaker`` and shared by all detectors, so that each s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpumon import catalogue
 from gpumon.detect.recent import RecentLatencies
 from gpumon.ingest.nccl import CollectiveRecord
-from gpumon.model import Metric, RequestRecord
+from gpumon.model import Metric, RequestRecord, Sample
 from gpumon.store import View
 
 Labels = tuple[str, ...]
@@ -81,13 +81,20 @@ class Scene:
         self._growths: dict[Metric, list[Growth]] = {}
         self._holders: dict[str, list[Holder]] | None = None
 
+    def _parts(self, metric: Metric) -> Iterator[tuple[float, tuple[Sample, ...]]]:
+        """Time and samples of each batch that has any of a family."""
+        for batch in self.view.batches.values():
+            samples = batch.families.get(metric)
+            if samples is not None:
+                yield batch.at_s, samples
+
     def read(self, metric: Metric) -> list[Reading]:
         """Newest values of a family of gauges or counters. Empty where nothing is known now."""
         found = self._readings.get(metric)
         if found is None:
             found = [
                 Reading(labels, value, at_s)
-                for at_s, samples in self.view.parts(metric)
+                for at_s, samples in self._parts(metric)
                 for _, labels, value in samples
                 if isinstance(value, float)
             ]
@@ -100,7 +107,7 @@ class Scene:
         if found is None:
             found = self._values[metric] = {
                 labels: value
-                for _, samples in self.view.parts(metric)
+                for _, samples in self._parts(metric)
                 for _, labels, value in samples
                 if isinstance(value, float)
             }
@@ -121,7 +128,7 @@ class Scene:
             past = self._past.setdefault(metric, {})
             found = []
             seen: dict[Labels, tuple[float, float]] = {}
-            for at_s, samples in self.view.parts(metric):
+            for at_s, samples in self._parts(metric):
                 for _, labels, value in samples:
                     before = past.get(labels)
                     if before is not None and at_s <= before[0]:

@@ -32,8 +32,8 @@ _LEAST_SPREAD: Final = 0.03
 """Of the median."""
 _UPPER: Final = 1.2816
 """Standard deviations from the median of a normal distribution to its 90th percentile."""
-_UNHEARD_OF: Final = ((3.0, 2), (1.5, 3))
-"""Times the highest window there was, and how many such windows will do."""
+_UNHEARD_OF: Final = 1.5
+"""Times the highest window there was: the fewest windows will do."""
 _LEAST_NEEDED: Final = 4
 _MILD: Final = 1.5
 """Times the median: what is less may be the load, and has to last."""
@@ -90,7 +90,8 @@ class _Level:
     thick_s: float
     """Above both a window is unlike them."""
     highest_s: float
-    """Of such windows; the limit where there was none."""
+    thickest_s: float
+    """The highest of what twice as many observations were above."""
     longest: int
     """Windows running above the limit, at most, among them."""
     needed: int
@@ -105,15 +106,15 @@ class _Level:
 class Track:
     """One quantile of one signal. Not thread-safe."""
 
-    def __init__(self, *, rise: float, deviations: float, least: int, more: int, may_rise: bool) -> None:
-        """rise: ratio. deviations: robust ones over the median. least: windows to compare with. more: windows that a
-        shift takes on top. may_rise: three windows each ``rise`` times the one before are a shift, too, if they lead
-        to where none has been.
+    def __init__(self, *, rise: float, deviations: float, least: int, fewest: int, may_rise: bool) -> None:
+        """rise: ratio. deviations: robust ones over the median. least: windows to compare with. fewest: windows that
+        a shift takes where there has never been the like; else it takes more. may_rise: three windows each ``rise``
+        times the one before are a shift, too, if they lead to where none has been.
         """
         self._rise = rise
         self._deviations = deviations
         self._least = least
-        self._more = more
+        self._fewest = fewest
         self._may_rise = may_rise
         self._history: deque[Window] = deque(maxlen=KEPT)
         self._run: list[Window] = []
@@ -157,7 +158,9 @@ class Track:
         middle_s = float(np.median([window.value_s for window in run]))
         before_s = float(np.median([window.value_s for window in before]))
         is_busy = sum(window.load > level.load for window in run) > above / 2
-        stays = middle_s > self._rise * before_s and above >= self._needed(level, middle_s, is_busy=is_busy)
+        thick_s = float(np.median([window.thick_s for window in run]))
+        needed = self._needed(level, middle_s, thick_s, is_busy=is_busy)
+        stays = middle_s > self._rise * before_s and above >= needed
         last = [*before, *run][-4:]
         rises = len(last) == 4 and all(new.value_s > self._rise * old.value_s for old, new in pairwise(last))
         is_new = last[-1].value_s > self._rise * level.highest_s and len(self._history) >= 4 * self._least
@@ -169,13 +172,14 @@ class Track:
             self.shift.young = young
             self._run.clear()
 
-    def _needed(self, level: _Level, middle_s: float, *, is_busy: bool) -> int:
+    def _needed(self, level: _Level, middle_s: float, thick_s: float, *, is_busy: bool) -> int:
         """Windows running above the limit that are a shift."""
-        needed = max(level.needed, 2 * level.longest + 1)
+        needed = max(level.needed, 2 * level.longest + 1, self._fewest + 1)
         if middle_s < _MILD * level.median_s:
             needed = max(needed, _MILD_NEEDED)
-        needed = next((few for times, few in _UNHEARD_OF if middle_s > times * level.highest_s), needed)
-        return (needed + self._more) * (_BUSIER if is_busy else 1)
+        if thick_s > _UNHEARD_OF * level.thickest_s:
+            needed = self._fewest
+        return needed * (_BUSIER if is_busy else 1)
 
     def _close(self, shift: Shift, young: Sequence[Window], at_s: float, settled_s: float) -> Shift | None:
         newest = [*shift.done, *young][-2:]
@@ -209,7 +213,8 @@ class Track:
                 median_s=median_s,
                 limit_s=limit_s,
                 thick_s=thick_s,
-                highest_s=float(values[above].max(initial=limit_s)),
+                highest_s=float(values.max()),
+                thickest_s=float(thick.max()),
                 longest=_longest_run(above),
                 needed=max(_LEAST_NEEDED, math.ceil(math.log(_RARE) / math.log(share))),
                 load=_MORE_LOAD * load,

@@ -121,8 +121,8 @@ class StateFile:
         """What was kept in an earlier life; empty where there is nothing that can be read. Never raises."""
         try:
             return parse_memory(self._content())
-        except FileNotFoundError:
-            return Memory()
+        except (FileNotFoundError, NotADirectoryError):
+            return Memory()  # where nothing can be written either, the first write says so
         except OSError as error:
             detail = error.strerror or str(error)
         except ForeignError as error:

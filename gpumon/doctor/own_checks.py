@@ -21,7 +21,7 @@ _CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 def own_checks(config: Config, files: Files, around: Surroundings) -> list[Check]:
     """All checks of the section ``gpumon``."""
     ports = [_listen(config, around), *_receivers(config, around)]
-    return [*ports, _open_files(around), _clock(files), _configuration(config)]
+    return [*ports, *_state_folder(config, around), _open_files(around), _clock(files), _configuration(config)]
 
 
 def _listen(config: Config, around: Surroundings) -> Check:
@@ -48,6 +48,18 @@ def _receivers(config: Config, around: Surroundings) -> Iterator[Check]:
             yield Check(
                 f"otlp_{protocol}", "gpumon", name, Status.MISSING, f"{listen}: {error}", fix, gives=GIVES_REQUESTS
             )
+
+
+def _state_folder(config: Config, around: Surroundings) -> Iterator[Check]:
+    folder = config.state.folder
+    if folder is None or not config.detect.enabled:
+        return
+    if around.state_folder:
+        fix = "let gpumon's user write there (systemd: StateDirectory=gpumon; a pod: a volume), or set state.folder"
+        detail = f"{around.state_folder}: no flight recordings, and counters of incidents begin anew at each start"
+        yield Check("state_folder", "gpumon", "State folder", Status.DEGRADED, detail, fix)
+    else:
+        yield Check("state_folder", "gpumon", "State folder", Status.OK, f"{folder} can be written to")
 
 
 def _open_files(around: Surroundings) -> Check:

@@ -7,6 +7,7 @@ opened is closed, the one child that is started ends at once.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import resource
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 
 from gpumon.config import Address, Config, parse_listen
 from gpumon.host.files import Files, ReadError
@@ -67,6 +69,8 @@ class Surroundings:
     """What holds the address answers as gpumon does."""
     otlp_listen: tuple[tuple[str, str], ...] = ()
     """Protocol and why its receiver's address cannot be listened on, for each that cannot."""
+    state_folder: str = ""
+    """Why nothing can be written to state.folder; empty if it can, or there is none."""
 
 
 def gather(
@@ -87,6 +91,7 @@ def gather(
         page_placement=_try_page_placement(files, MovePages(str(config.host.procfs))),
         kernel_log=_try_kernel_log(config),
         listen=listen,
+        state_folder=writing_fails_for(config.state.folder),
         already_running=bool(listen) and _is_gpumon(config.http.address),
         otlp_listen=tuple(_otlp_errors(config)),
     )
@@ -195,3 +200,18 @@ def _is_gpumon(address: Address) -> bool:
         return False
     finally:
         connection.close()
+
+
+def writing_fails_for(folder: Path | None) -> str:
+    """Why no file could be made in the folder, or the folder in the nearest one that is there; empty if it could.
+
+    Makes nothing.
+    """
+    if folder is None:
+        return ""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there}: {os.strerror(errno.EACCES)}"

@@ -45,8 +45,9 @@ class FlightFolder:
         """Recordings that there is room for at once."""
 
     def make(self) -> None:
-        """Have the folder."""
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Have the folder, and the one it is in."""
+        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, exist_ok=True)
 
     def free_path(self, incident_id: str) -> Path:
         """Where the recording of an incident may be made. FileExistsError when it has too many already."""

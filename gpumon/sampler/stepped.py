@@ -83,10 +83,21 @@ class SteppedSampler(Supervisor):
                 worker.guarded_tick(at_s)
 
     def open_now(self, at_s: float) -> None:
-        """Open NVML without regard to the pause that failures have earned: a replay knows when it was opened."""
-        if self._watch is None:
-            self._open_at_s = at_s
-            self._begin(at_s)
+        """Open NVML without regard to the pause that failures have earned: a replay knows when it was opened.
+
+        If it is open, the process that had opened it is no more.
+        """
+        self.close_now(at_s)
+        self._open_at_s = at_s
+        self._begin(at_s)
+
+    def close_now(self, at_s: float) -> None:
+        """End the generation if there is one, whether or not this side knows a reason to."""
+        watch = self._watch
+        if watch is not None:
+            while not self._dead.empty():
+                watch.error = self._dead.get()
+            self._end(watch, at_s)
 
     def look(self, at_s: float) -> None:
         """XIDs, inventory, and whether the driver is still there."""

@@ -9,6 +9,7 @@ clock can pass the time.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from gpumon.host.clock import Clock
@@ -182,11 +183,13 @@ class SimNvml:
     def utilization_samples(self, device: Device, since_us: int) -> list[UtilizationSample]:
         look = self._ask(device, "nvmlDeviceGetSamples")
         newest = int(look.at_s // TICK_S)
-        ticks = [tick for tick in range(newest - _RING + 1, newest + 1) if self._stamp_us(tick) > since_us]
-        if not ticks:
+        oldest = newest - _RING + 1
+        stamps_us = [self._stamp_us(tick) for tick in range(oldest, newest + 1)]
+        known = bisect_right(stamps_us, since_us)
+        if known == _RING:
             return []
-        busy = look.busy_percents(ticks[0], newest)
-        return [UtilizationSample(self._stamp_us(tick), value) for tick, value in zip(ticks, busy, strict=True)]
+        busy = look.busy_percents(oldest + known, newest)
+        return [UtilizationSample(stamp, value) for stamp, value in zip(stamps_us[known:], busy, strict=True)]
 
     def processes(self, device: Device, kind: str) -> list[RunningProcess]:
         look = self._ask(device, _PROCESS_FUNCTIONS[kind])

@@ -96,10 +96,12 @@ class Moment:
 
     def total(self, rate: Rate) -> float:
         """Integral of the gauge."""
-        self._noise()
+        share = _NOISE[rate]
+        if share:
+            self._noise()
         level, total = self._tick.levels[rate], self._tick.sums[rate]
         # No further than the next tick begins, by the same sum: a rounding must not let a counter fall.
-        return min(total + level * (self._begun_s + _NOISE[rate] * self._drift_s), total + level * TICK_S)
+        return min(total + level * (self._begun_s + share * self._drift_s), total + level * TICK_S)
 
     def totals(self) -> list[float]:
         """``total`` of every rate, in order."""

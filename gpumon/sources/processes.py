@@ -39,6 +39,8 @@ class _Watched:
     cgroup_due_s: float
     folders: CgroupFolders = _NO_FOLDERS
     slow: list[Value] = field(default_factory=list)
+    repeated: tuple[tuple[str, ...], list[Sample]] | None = None
+    """``slow`` as samples, and for which labels; None until they are made."""
     runqueue: RunQueueCounter = field(default_factory=RunQueueCounter)
     runqueue_known: bool = False
     threads_over: bool = False
@@ -113,7 +115,10 @@ class ProcessSource:
                 yield from self._read_slow(target.pid.number, watched, cgroups, at_s)
         yield from self._read_threads(alive, at_s)
         for target, watched, stat in alive:
-            yield from _samples(target.labels, watched, stat)
+            yield from _fast_samples(target.labels, watched, stat)
+            yield from _slow_samples(target.labels, watched)
+            if watched.runqueue_known:
+                yield Sample(catalogue.PROCESS_RUNQUEUE_SECONDS, target.labels, watched.runqueue.total_ns / 1e9)
 
     def _account_for_limit(self, count: int) -> Iterator[Miss]:
         over = count > self._limit
@@ -135,7 +140,7 @@ class ProcessSource:
         return stat
 
     def _read_slow(self, number: int, watched: _Watched, cgroups: CgroupStats, at_s: float) -> Iterator[Miss]:
-        watched.slow = []
+        watched.slow, watched.repeated = [], None
         try:
             pages = parse_statm(self._files.read(f"proc/{number}/statm", keep=True))
             watched.slow.append(Value(catalogue.PROCESS_RESIDENT, (), pages * self._page_bytes))
@@ -212,13 +217,19 @@ def most_gpu_memory(targets: Sequence[Target], limit: int) -> list[Target]:
     return sorted(targets, key=lambda target: (-target.gpu_bytes, target.pid))[:limit]
 
 
-def _samples(labels: tuple[str, ...], watched: _Watched, stat: Stat) -> Iterator[Sample]:
-    yield Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "major"), float(stat.major_faults))
-    yield Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "minor"), float(stat.minor_faults))
-    yield Sample(catalogue.PROCESS_CPU_SECONDS, labels, stat.cpu_ticks / TICKS_PER_SECOND)
-    yield Sample(catalogue.PROCESS_STOPPED_SECONDS, labels, watched.stopped_s)
-    yield Sample(catalogue.PROCESS_THREADS, labels, float(stat.threads))
-    for metric, extra, value in watched.slow:
-        yield Sample(metric, labels + extra, float(value))
-    if watched.runqueue_known:
-        yield Sample(catalogue.PROCESS_RUNQUEUE_SECONDS, labels, watched.runqueue.total_ns / 1e9)
+def _fast_samples(labels: tuple[str, ...], watched: _Watched, stat: Stat) -> list[Sample]:
+    return [
+        Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "major"), float(stat.major_faults)),
+        Sample(catalogue.PROCESS_PAGE_FAULTS, (*labels, "minor"), float(stat.minor_faults)),
+        Sample(catalogue.PROCESS_CPU_SECONDS, labels, stat.cpu_ticks / TICKS_PER_SECOND),
+        Sample(catalogue.PROCESS_STOPPED_SECONDS, labels, watched.stopped_s),
+        Sample(catalogue.PROCESS_THREADS, labels, float(stat.threads)),
+    ]
+
+
+def _slow_samples(labels: tuple[str, ...], watched: _Watched) -> list[Sample]:
+    """Made once for the passes in which they are repeated."""
+    if watched.repeated is None or watched.repeated[0] != labels:
+        samples = [Sample(metric, labels + extra, float(value)) for metric, extra, value in watched.slow]
+        watched.repeated = (labels, samples)
+    return watched.repeated[1]

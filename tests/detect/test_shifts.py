@@ -14,8 +14,8 @@ BIN_S = 5.0
 class Judge:
     """Feeds windows of five seconds, each done as soon as it is over."""
 
-    def __init__(self, *, more: int = 0, settled_s: float = 900.0) -> None:
-        self.track = Track(rise=1.15, deviations=3.0, least=12, more=more, may_rise=True)
+    def __init__(self, *, fewest: int = 2, settled_s: float = 900.0) -> None:
+        self.track = Track(rise=1.15, deviations=3.0, least=12, fewest=fewest, may_rise=True)
         self.at_s = 1000.0
         self.ended: list[Shift] = []
         self._settled_s = settled_s
@@ -47,7 +47,7 @@ def test_a_level_that_jumps_is_a_shift_from_its_first_window_on() -> None:
     assert judge.track.shift.now_s == pytest.approx(0.2525)
 
 
-@pytest.mark.parametrize(("value_s", "windows"), [(0.2, 2), (0.08, 3), (0.06, 8), (0.053, 8)])
+@pytest.mark.parametrize(("value_s", "windows"), [(0.2, 2), (0.075, 2), (0.068, 4), (0.06, 8), (0.053, 8)])
 def test_the_smaller_the_jump_the_longer_it_must_last(value_s: float, windows: int) -> None:
     judge = Judge()
     judge.feed(QUIET)
@@ -56,7 +56,7 @@ def test_the_smaller_the_jump_the_longer_it_must_last(value_s: float, windows: i
 
 
 def test_a_signal_of_few_requests_takes_a_window_more() -> None:
-    judge = Judge(more=1)
+    judge = Judge(fewest=3)
     judge.feed(QUIET)
     assert judge.feed([0.2] * 2) == []
     assert judge.feed([0.2])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
-from gpumon.config import Config, OtlpConfig
+from gpumon.config import Config, DetectConfig, OtlpConfig, StateConfig
 from gpumon.doctor.own_checks import own_checks
 from gpumon.doctor.report import Check, Status
-from gpumon.doctor.surroundings import Surroundings, gather
+from gpumon.doctor.surroundings import Surroundings, gather, writing_fails_for
 from tests.fakes import FakeFiles
 
 
@@ -41,3 +42,27 @@ def test_a_held_port_is_found_by_trying() -> None:
         config = Config(otlp=OtlpConfig(grpc=f"127.0.0.1:{port}", http="127.0.0.1:0"))
         around = gather(config, FakeFiles({}), {})
     assert [protocol for protocol, _ in around.otlp_listen] == ["grpc"]
+
+
+def state_folder(config: Config, around: Surroundings) -> list[Check]:
+    return [check for check in own_checks(config, FakeFiles({}), around) if check.id == "state_folder"]
+
+
+def test_a_state_folder_that_cannot_be_written_to_degrades_and_says_what_is_lost() -> None:
+    [check] = state_folder(Config(), Surroundings(state_folder="/var/lib: Permission denied"))
+    assert check.status is Status.DEGRADED
+    assert "/var/lib: Permission denied" in check.detail
+    assert "StateDirectory" in check.fix
+
+
+def test_without_detection_or_a_folder_there_is_nothing_to_check() -> None:
+    around = Surroundings(state_folder="/var/lib: Permission denied")
+    assert state_folder(Config(state=StateConfig(folder=None)), around) == []
+    assert state_folder(Config(detect=DetectConfig(enabled=False)), around) == []
+
+
+def test_a_state_folder_is_ok_where_it_could_be_made(tmp_path: Path) -> None:
+    assert writing_fails_for(tmp_path / "deep" / "state") == ""
+    (tmp_path / "file").touch()
+    assert writing_fails_for(tmp_path / "file" / "state") == f"{tmp_path / 'file'} is no folder"
+    assert not (tmp_path / "deep").exists()

@@ -57,7 +57,7 @@ class Daemon:
         """folder: for its log. env: instead of this process's. options: more variables, such as FAST."""
         self.log_path = folder / "gpumon.log"
         roots = fixture_folder(host)
-        flags = [f"--{name}={roots / below}" for name, below in _ROOTS] if command == "run" else []
+        flags = [f"--{name}={roots / below}" for name, below in _ROOTS] if command != "demo" else []
         base = {name: value for name, value in (env or os.environ).items() if not name.startswith("GPUMON_")}
         base |= {"PYTHONPATH": str(ROOT), **ALONE, "GPUMON_STATE__FOLDER": str(folder / "state"), **(options or {})}
         with self.log_path.open("wb") as log:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,9 +21,11 @@ from gpumon.ingest.attributes import DROPPED_PREFIXES
 from gpumon.ingest.records import DROPPED_ATTRIBUTES
 from gpumon.record.format import Reader
 from gpumon.sim.world import World
+from tests.e2e import nodes
 from tests.e2e.daemon import FAST, ROOT, Daemon
 from tests.e2e.page import Page, promtool_complaints
 from tests.e2e.traces.gateway import OTLP, PROTOBUF, Gateway
+from tests.e2e.waiting import eventually, settle
 from tests.export.otlp_requests import as_json
 from tests.stories import FOUND, story, write_story
 
@@ -180,3 +185,32 @@ def test_a_recording_that_was_cut_short_is_used_as_far_as_it_goes(made: dict[str
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith(f"gpumon: {path}: the end is left out: the chunk at byte ")
     assert "hw_slowdown" in {json.loads(line)["kind"] for line in done.stdout.splitlines()}
+
+
+def test_a_real_library_is_recorded_over_restarts_of_the_sampler(tmp_path: Path) -> None:
+    with (
+        nodes.make(tmp_path, "h200", 2) as node,
+        Daemon(tmp_path, "node.rec", command="record", env=node.env(), options=FAST) as daemon,
+    ):
+        daemon.await_series("gpumon_gpu_samples_total", 2)
+        settle(2.5)  # what was there when detection looked first is not new
+        node.gpu(1).push_xid(79)
+        eventually(lambda: "kind=xid" in daemon.log, "the XID is found")
+        settle(2.5)  # and written: what a killed process had not written yet is lost
+        os.kill(int(re.findall(r"sampler=started pid=(\d+)", daemon.log)[0]), signal.SIGKILL)
+        eventually(lambda: daemon.page().value("gpumon_sampler_restarts_total", reason="exited") == 1, "it is replaced")
+        before = daemon.await_series("gpumon_gpu_samples_total", 2).by("gpu", "gpumon_gpu_samples_total")
+        eventually(
+            lambda: daemon.page().value("gpumon_gpu_samples_total", gpu="0") > before["0"] + 20, "it samples again"
+        )
+        names = {labels["pid"] for labels, _ in daemon.page().select("gpumon_process_gpu_memory_bytes")}
+        assert daemon.end() == 0
+    page = tmp_path / "page.prom"
+    first = _replay(tmp_path / "node.rec", "--json", "--page", str(page))
+    assert (first.returncode, first.stderr) == (0, b"")
+    (found,) = [row for line in first.stdout.splitlines() if (row := json.loads(line))["kind"] == "xid"]
+    assert (found["gpu"], found["uuid"], found["severity"]) == ("1", node.gpu(1).uuid, "critical")
+    assert _replay(tmp_path / "node.rec", "--json", days=30).stdout == first.stdout
+    told = Page(page.read_bytes())
+    assert told.value("gpumon_gpu_samples_total", gpu="0") > before["0"]
+    assert {labels["pid"] for labels, _ in told.select("gpumon_process_gpu_memory_bytes")} == names

@@ -27,8 +27,10 @@ class Gpumon:
 
     def __init__(self, *flags: str) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed at the end of the with
+        self._state = tempfile.TemporaryDirectory(prefix="gpumon-state-")
         command = [sys.executable, "-m", "gpumon", "run", "--listen", "127.0.0.1:0", "--nvml-lib", LIBRARY, *flags]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._log, env=dict(os.environ))
+        env = os.environ | {"GPUMON_STATE__FOLDER": self._state.name}
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._log, env=env)
         self._url = ""
 
     def __enter__(self) -> Self:
@@ -79,6 +81,7 @@ class Gpumon:
             self._process.kill()
             self._process.wait()
         self._log.close()
+        self._state.cleanup()
 
 
 def value(page: Series, name: str, labels: str = "") -> float | None:

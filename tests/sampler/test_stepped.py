@@ -180,9 +180,35 @@ def test_the_pause_is_passed_over_by_who_knows_when_nvml_was_opened() -> None:
     assert bench.hearing.state == "unavailable"
     bench.sampler.open_now(bench.clock.now_s())
     assert bench.hearing.state == "running"
-    opens = bench.nvml.opens
-    bench.sampler.open_now(bench.clock.now_s())  # it is open
-    assert bench.nvml.opens == opens
+
+
+def test_what_is_opened_while_it_is_open_begins_anew_and_counters_go_on() -> None:
+    """A replay of a sampler that was killed and replaced."""
+    bench = Bench()
+    bench.advance(3)
+    before = bench.by_gpu("gpu_busy_seconds_total")
+    bench.sampler.open_now(bench.clock.now_s())
+    assert (bench.nvml.opens, bench.nvml.closes) == (2, 1)
+    bench.advance(6)
+    after = bench.by_gpu("gpu_busy_seconds_total")
+    assert set(after) == set(before)
+    assert all(after[gpu] >= before[gpu] for gpu in before)
+    assert bench.by_gpu("gpu_samples_total") == {str(gpu): 60.0 for gpu in range(GPUS)}
+
+
+def test_what_is_closed_is_closed_and_says_why_if_that_is_known() -> None:
+    bench = Bench("kind: driver_restart, at_s: 3.35, for_s: 9")
+    bench.advance(3.5)  # the workers know, and nobody has looked yet
+    assert bench.hearing.state == "running"
+    bench.sampler.close_now(bench.clock.now_s())
+    assert bench.hearing.state == "unavailable"
+    bench.sampler.close_now(bench.clock.now_s())
+    assert bench.nvml.closes == 1
+    whole = Bench()
+    whole.advance(2)
+    whole.sampler.close_now(whole.clock.now_s())
+    assert whole.sampler.workers() == []
+    assert whole.hearing.state == "running"  # it was wanted
 
 
 def test_a_library_of_another_version_is_said_and_tried_again() -> None:
