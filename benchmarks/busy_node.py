@@ -1,8 +1,8 @@
 """The node that the benchmarks of detection, simulation and replay share: simulated, healthy and busy.
 
 Eight H200, four servers on two of them each that make about 2,000 tokens a second together, and jobs that look in on
-the GPUs so lightly that nothing comes of it: 30 processes are watched. Servers tell of their requests, tokens and collective
-operations and have metrics pages. One GPU throttles for a while, so that incidents open and close too.
+the GPUs so lightly that nothing comes of it: 30 processes are watched. Servers tell of their requests, tokens and
+collective operations and have metrics pages. One GPU throttles for a while, so that incidents open and close too.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.common import report
 from gpumon.config import CadenceConfig, Config, StateConfig
-from gpumon.host.garbage import seldom_collected
+from gpumon.host.garbage import few_collections
 from gpumon.model import RequestRecord
 from gpumon.sim.labels import Label, labels, strikes
 from gpumon.sim.scenario import Scenario, load_scenario
@@ -125,7 +125,7 @@ def run(path: Path, seed: int | None, fast_s: float, duration_s: float | None) -
 
 
 def _run(arguments: tuple[Path, int | None, float, float | None]) -> Result:
-    with seldom_collected():
+    with few_collections():
         return run(*arguments)
 
 

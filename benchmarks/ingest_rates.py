@@ -7,7 +7,6 @@ measured before the memory of past requests is full, and generating the load is 
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 
 from benchmarks import ingest_load
 from gpumon.catalogue import SPANS_DROPPED
+from gpumon.host.garbage import short_pauses
 from gpumon.ingest.assembly import Assembler
 from gpumon.ingest.decode import decode_traces
 from gpumon.ingest.records import Decoded
@@ -75,7 +75,7 @@ class Pipeline:
         self._offset_s = time.time() - AT_S
         template, random = ingest_load.compact(100, 16), np.random.default_rng(8)
         self.run([template.fresh(random) for _ in range(WORN_IN // 100)], 4)
-        _spare_collections()
+        short_pauses()
 
     def rate(self, shape: Shape, rounds: int) -> dict[str, float]:
         """Tokens (or steps) per second of CPU in the median round, and where the time went, in ns for each."""
@@ -120,10 +120,3 @@ class Pipeline:
         for sample in self._assembler.samples():
             assert sample.metric is not SPANS_DROPPED or not sample.value, sample
         return spent
-
-
-def _spare_collections() -> None:
-    """As the daemon does (gpumon.tracing)."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(4_000, 10, 10)

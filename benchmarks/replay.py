@@ -21,7 +21,7 @@ import yaml
 from benchmarks.busy_node import GPUS, config, scenario
 from benchmarks.common import report
 from gpumon.findings_text import as_json
-from gpumon.host.garbage import seldom_collected
+from gpumon.host.garbage import few_collections
 from gpumon.replayed import Replay
 from tests.recorded import Studio
 
@@ -43,7 +43,7 @@ def replay(path: Path) -> tuple[float, float, list[str], bytes]:
     began = time.process_time()
     replayed = Replay(path, config())
     opened = time.process_time()
-    with seldom_collected():  # as the command does
+    with few_collections():  # as the command does
         for _ in replayed.run():
             pass
     spent = time.process_time() - opened

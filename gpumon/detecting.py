@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpumon.config import Config
 from gpumon.detect.engine import Detection
 from gpumon.detect.incident import IncidentListener
-from gpumon.detect.incident_spans import IncidentSpans, Send
 from gpumon.detect.state_file import StateFile
 from gpumon.host.clock import Clock
 from gpumon.model import GpuUuid
@@ -19,6 +19,9 @@ from gpumon.record.past import Past
 from gpumon.sampler.ring import Row
 from gpumon.store import Store
 from gpumon.wiring import Scheduled, build_detection
+
+if TYPE_CHECKING:
+    from gpumon.detect.incident_spans import IncidentSpans, Send
 
 FLIGHT_S = 1.0
 STATE_S = 1.0
@@ -38,7 +41,7 @@ class Detecting:
         self._every_s = config.detect.every_s
         folder = config.state.folder
         self._state = StateFile(folder) if folder is not None else None
-        self._spans = IncidentSpans(send, clock.to_unix, host_name) if send is not None else None
+        self._spans = _spans(send, clock, host_name) if send is not None else None
         recorded = folder is not None and config.recorder.enabled
         self._flight = _Flight(config, clock, store, folder) if folder is not None and recorded else None
         listeners: list[IncidentListener] = []
@@ -75,6 +78,12 @@ class Detecting:
             self._flight.recorder.stop(at_s)
         if self._state is not None:
             self._state.flush()
+
+
+def _spans(send: Send, clock: Clock, host_name: str) -> IncidentSpans:
+    from gpumon.detect.incident_spans import IncidentSpans  # protobuf, which a node without tracing never loads
+
+    return IncidentSpans(send, clock.to_unix, host_name)
 
 
 class _Flight:

@@ -23,7 +23,7 @@ from gpumon.export.prometheus import Exposition
 from gpumon.export.text import Format
 from gpumon.findings_text import as_json, as_text
 from gpumon.host.clock import ManualClock
-from gpumon.host.garbage import seldom_collected
+from gpumon.host.garbage import few_collections
 from gpumon.machine import Ports
 from gpumon.record.entries import NVML_CLOSE, NVML_OPEN, gpu_pass
 from gpumon.record.format import FormatError
@@ -111,7 +111,7 @@ def main(path: Path, config: Config, speed: float | None, *, json_output: bool, 
         click.echo(f"gpumon: {path}: the end is left out: {recording.truncated}", err=True)
     pace = _Pace(speed, recording.started_s)
     progress = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    with seldom_collected(), progress:
+    with few_collections(), progress:
         task = progress.add_task(path.name, total=recording.ended_s - recording.started_s)
         for at_s in replay.run():
             progress.update(task, completed=at_s - recording.started_s)

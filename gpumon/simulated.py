@@ -18,7 +18,7 @@ from gpumon.config import Config
 from gpumon.detect.incident import Incident, IncidentListener
 from gpumon.findings_text import as_json, as_text
 from gpumon.host.clock import ManualClock
-from gpumon.host.garbage import seldom_collected
+from gpumon.host.garbage import few_collections
 from gpumon.machine import Ports
 from gpumon.model import RequestRecord
 from gpumon.sim.builtin import find_scenario
@@ -146,7 +146,7 @@ def main(name: str, seed: int | None, duration_s: float | None, *, json_output: 
     duration_s = scenario.duration_s if duration_s is None else duration_s
     simulated = SimulatedNode(scenario, scenario.seed if seed is None else seed, config)
     progress = Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
-    with seldom_collected(), progress:
+    with few_collections(), progress:
         task = progress.add_task(scenario.name, total=duration_s)
         while simulated.story_s < duration_s:
             simulated.advance(min(duration_s, simulated.story_s + 1.0))

@@ -8,7 +8,6 @@ acknowledged when ``_take`` had returned and, where there is a spool, it was on 
 
 from __future__ import annotations
 
-import gc
 import re
 import socket
 import threading
@@ -24,6 +23,7 @@ from gpumon.export.forward_send import Endpoint, Tls, make_sender
 from gpumon.export.forward_tail import SlowRule, SlowTail, keep_ratio
 from gpumon.host.clock import Clock
 from gpumon.host.files import Files
+from gpumon.host.garbage import short_pauses
 from gpumon.ingest.adapters.seen import Reading
 from gpumon.ingest.assembly import Assembler
 from gpumon.ingest.auth import gate
@@ -151,7 +151,7 @@ class Tracing:
             where["http"] = await self._serve_http(otlp.http)
         if otlp.grpc is not None:
             where["grpc"] = await self._serve_grpc(otlp.grpc)
-        _spare_collections()
+        short_pauses()
         return where
 
     async def stop(self) -> None:
@@ -294,18 +294,6 @@ def endpoint_of(section: EndpointConfig) -> Endpoint | None:
         return None
     tls = Tls(section.ca, section.certificate, section.key)
     return Endpoint(section.endpoint, Transport(section.protocol), section.headers, tls, gzip=section.gzip)
-
-
-def _spare_collections() -> None:
-    """Keep the cycle collector's pauses short, in which everything stands still.
-
-    What the modules brought, most of all objects, is left out of it for good: with some thousand requests waiting a
-    full collection took 80 ms, and without it takes a tenth. And it runs once in 4,000 new objects, not in 700: a
-    request's record is a dozen of them, and no cycle.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(4_000, 10, 10)
 
 
 class TraceSource:

@@ -1,4 +1,4 @@
-"""A short story of a simulated node whose faults are found within seconds, for tests of whole programs."""
+"""Short stories of a simulated node, for tests of whole programs: one whose faults are found within seconds."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ _FAULTS = (
     "kind: xid, at_s: 9, gpu: 0, strength: 13",
     "kind: process_stopped, at_s: 14, for_s: 4, server: llama-8b-0",
 )
+_SILENT = """\
+name: silent
+duration_s: 600
+node: {model: h200, gpus: 8, numa_nodes: 2}
+servers:
+  - {name: llama-70b-0, model: llama-3.1-70b, gpus: [0, 1, 2, 3], parameters_b: 70, kv_capacity_tokens: 400000}
+  - {name: llama-70b-1, model: llama-3.1-70b, gpus: [4, 5, 6, 7], parameters_b: 70, kv_capacity_tokens: 400000}
+"""
 
 
 def story_text(*faults: str, name: str = "quick", duration_s: int = LENGTH_S) -> str:
@@ -44,4 +52,11 @@ def write_story(folder: Path, *faults: str) -> Path:
     """The scenario's file, written."""
     path = folder / "quick.yaml"
     path.write_text(story_text(*faults))
+    return path
+
+
+def write_silent(folder: Path) -> Path:
+    """The file of a scenario in which nothing happens, written: a node of eight GPUs whose servers nobody asks."""
+    path = folder / "silent.yaml"
+    path.write_text(_SILENT)
     return path

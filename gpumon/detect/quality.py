@@ -49,12 +49,8 @@ class _Group:
         self.since_s: float | None = None
         self.before: tuple[float, float] = (0.0, 0.0)
         """Score and rate, of the time before."""
-
-    @property
-    def now(self) -> tuple[float, float]:
-        """Medians of score and rate."""
-        _, scores, rates = zip(*self.newest, strict=True)
-        return median(scores), median(rates)
+        self.fallen: deque[tuple[float, float]] = deque(maxlen=KEPT)
+        """Scores and rates since."""
 
 
 class QualityDrop:
@@ -78,7 +74,7 @@ class QualityDrop:
         "slower": "Ratio of tokens per second.",
     }
 
-    def __init__(self, *, deviations: float = 2.5, least_fall: float = 0.05, slower: float = 0.1) -> None:
+    def __init__(self, *, deviations: float = 3.0, least_fall: float = 0.05, slower: float = 0.1) -> None:
         self._deviations = deviations
         self._least_fall = least_fall
         self._slower = slower
@@ -111,11 +107,13 @@ class QualityDrop:
             group.scores.feed(old_score)
             group.rates.feed(old_rate)
         group.newest.append((scene.to_steady(record.end_ns), score, rate))
+        if group.since_s is not None:
+            group.fallen.append((score, rate))
         if len(group.newest) == NEWEST:
             self._judge(group)
 
     def _judge(self, group: _Group) -> None:
-        score, rate = group.now
+        score, rate = _medians([(each[1], each[2]) for each in group.newest])
         if group.since_s is not None:
             before_score, before_rate = group.before
             back = score > before_score - _BACK * self._least_fall * abs(before_score)
@@ -132,12 +130,14 @@ class QualityDrop:
         if fall > least and rate < (1 - self._slower) * usual_rate:
             group.since_s = group.newest[0][0]
             group.before = (usual_score, usual_rate)
+            group.fallen.clear()
+            group.fallen.extend((each[1], each[2]) for each in group.newest)
 
     def _findings(self) -> Iterator[Finding]:
         for (model, prompts, name), group in self._groups.items():
             if group.since_s is None:
                 continue
-            (score, rate), (before_score, before_rate) = group.now, group.before
+            (score, rate), (before_score, before_rate) = _medians(group.fallen), group.before
             told = f"prompts {prompts[:_HASH]}" if prompts else "all prompts"
             yield Finding(
                 "quality_drop",
@@ -151,6 +151,11 @@ class QualityDrop:
                     Evidence("tokens_per_second", rate, Unit.NONE, before_rate),
                 ),
             )
+
+
+def _medians(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    scores, rates = zip(*pairs, strict=True)
+    return median(scores), median(rates)
 
 
 def _tokens_per_s(record: RequestRecord) -> float | None:

@@ -4,7 +4,7 @@ kernels and keeps every CPU busy, and none of that is an incident.
 A process counts as serving once it has been seen for a while and works: a request that ran on it or on its GPU has
 ended, or its GPU's SMs were active over the last minute. Where neither can be known (no bound requests, no reading of
 its GPU), and after ten minutes in any case, its age alone decides. What is there at the first look is taken to be old.
-A server that ends most likely starts anew: until that is over, the host is not settled.
+A server that ends most likely starts anew: for ten minutes or until that is over, the host is not settled.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Serving:
         self._warm_up_s = warm_up_s
         self._first_s: dict[str, float] | None = None
         """When a pid was first seen."""
-        self._changed_s = float("-inf")
-        """When a process last came or went."""
+        self._came_s = self._went_s = float("-inf")
+        """When a process last came, and when one last went."""
         self._ended_s: dict[str, float] = {}
         """When a request on a GPU (its UUID) or a process (its pid) last ended, the newest last."""
 
@@ -56,8 +56,9 @@ class Serving:
         if self._first_s is None:
             self._first_s = dict.fromkeys(seen, scene.at_s - self._warm_up_s)
         elif seen != self._first_s.keys():
+            self._came_s = scene.at_s if seen - self._first_s.keys() else self._came_s
+            self._went_s = scene.at_s if self._first_s.keys() - seen else self._went_s
             self._first_s = {pid: self._first_s.get(pid, scene.at_s) for pid in seen}
-            self._changed_s = scene.at_s
         for record in scene.requests:
             keys = [*record.binding.gpus, *([str(record.binding.pid)] if record.binding.pid is not None else ())]
             for key in keys:
@@ -67,8 +68,9 @@ class Serving:
             del self._ended_s[next(iter(self._ended_s))]
 
     def is_settled(self, scene: Scene) -> bool:
-        """Whether no watched process came or went lately, or warms up: what the host does is no start of a server."""
-        if scene.at_s - self._changed_s < self._warm_up_s:
+        """Whether no watched process starts, or is likely to since one ended: what the host does is no such start."""
+        awaited = self._went_s >= self._came_s and scene.at_s - self._went_s < ALWAYS_S
+        if awaited or scene.at_s - self._came_s < self._warm_up_s:
             return False
         return all(self.is_warm(scene, pid) for pid in self._first_s or ())
 

@@ -1,6 +1,6 @@
-"""A small inference server for tests of detectors: continuous batching in steps, so that its latencies are those of one.
+"""A small inference server for tests of detectors: continuous batching in steps, so that its latencies are real ones.
 
-A step decodes one token of every running request and prefills one chunk of the oldest waiting prompt; it takes a fixed
+A step decodes one token of every running request and prefills a chunk of the oldest waiting prompt; it takes a fixed
 time, a little per running request and per token of context, and the chunk's. Arrivals are random. Requests are told of
 when they have ended, a little later.
 """

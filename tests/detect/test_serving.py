@@ -7,6 +7,7 @@ import pytest
 from gpumon import catalogue
 from gpumon.detect.scene import Scene
 from gpumon.detect.serving import ALWAYS_S, Serving, cgroup_of, process_entity
+from gpumon.model import Metric
 from tests.detect.requests import request
 from tests.detect.scenes import Stage, gpu
 
@@ -51,7 +52,7 @@ def test_where_nothing_else_is_known_a_minute_is_enough() -> None:
 
 
 @pytest.mark.parametrize("metric", [catalogue.GPU_SM_ACTIVE, catalogue.GPU_UTILIZATION])
-def test_a_process_whose_gpu_idles_only_loads(metric: catalogue.Metric) -> None:
+def test_a_process_whose_gpu_idles_only_loads(metric: Metric) -> None:
     node = Node()
     node.run(1)
     node.add(NEW, 1)
@@ -83,15 +84,26 @@ def test_a_process_whose_requests_end_serves(told: dict[str, object]) -> None:
     assert node.serving.is_warm(scene, "2")
 
 
-def test_a_host_is_settled_a_minute_after_the_last_process_came_or_went() -> None:
+def test_a_host_is_settled_a_minute_after_the_last_process_came() -> None:
     node = Node()
     assert node.serving.is_settled(node.run(1))
     node.add(NEW, 1)
     assert not node.serving.is_settled(node.run(60))
     assert node.serving.is_settled(node.run(1))
+
+
+def test_when_a_process_ends_its_successor_is_awaited_for_ten_minutes() -> None:
+    node = Node()
+    node.add(NEW, 1)
+    node.run(100)
     node.stage.drop(catalogue.PROCESS_CPU_SECONDS, labels=NEW)
-    assert not node.serving.is_settled(node.run(2))
-    assert node.serving.is_settled(node.run(60))
+    assert not node.serving.is_settled(node.run(int(ALWAYS_S)))
+    assert node.serving.is_settled(node.run(1))
+    node.stage.drop(catalogue.PROCESS_CPU_SECONDS, labels=OLD)
+    assert not node.serving.is_settled(node.run(100))
+    node.add(("3", *OLD[1:]), 0)
+    assert not node.serving.is_settled(node.run(60))
+    assert node.serving.is_settled(node.run(1))
 
 
 def test_a_host_on_which_a_server_loads_for_long_is_not_settled() -> None:

@@ -11,6 +11,7 @@ from gpumon.catalogue import GROUPS, METRICS
 from tests.e2e import nodes
 from tests.e2e.daemon import FAST, Daemon
 from tests.e2e.page import Page, promtool_complaints
+from tests.e2e.traces.gateway import OTLP
 from tests.e2e.waiting import eventually
 from tests.fakenvml.controller import FakeNode
 from tests.fakenvml.profiles import MIB, PROFILES, SICK_HANGING, SICK_HEALTHY, SICK_LOST
@@ -23,15 +24,19 @@ NOT_IN_DEMO = {
     "gpumon_gpu_retired_pages_pending": "older than Ampere only",
     "gpumon_gpu_xid_last_timestamp_seconds": "no XID in the first seconds",
     "gpumon_samples_rejected_total": "nothing impossible is read",
+    "gpumon_nvml_error_info": "NVML works",
     **{metric.name: "no MIG" for metric in METRICS if metric.name.startswith("gpumon_mig_")},
 }
 
-NEEDS_TRACES = {
-    metric.name
-    for group in ("requests", "token traces in", "collectives", "forwarding and OTLP out")
-    for metric in GROUPS[group]
+SHOWN_ELSEWHERE = {
+    "gpumon_requests_open": "the simulated servers tell of requests when these have ended",
+    "gpumon_request_clock_skew_seconds": "their clock is ours",
+    "gpumon_requests_skewed_total": "their clock is ours",
+    "gpumon_spans_rejected_total": "what they send is well-formed",
+    "gpumon_span_values_rejected_total": "what they send is well-formed",
+    **{metric.name: "nothing is passed on" for metric in GROUPS["forwarding and OTLP out"]},
 }
-"""Of what a demo sends itself; shown where traces are tested."""
+"""Where traces are tested."""
 
 Running = tuple[str, FakeNode, Daemon]
 
@@ -161,8 +166,8 @@ def test_a_sick_gpu_costs_the_others_nothing(running: Running) -> None:
 
 
 def test_the_demo_shows_every_family_it_can(tmp_path_factory: pytest.TempPathFactory) -> None:
-    possible = {metric.name for metric in METRICS} - set(NOT_IN_DEMO) - NEEDS_TRACES
-    options = FAST | {"GPUMON_CADENCE__NUMA_S": "1"}
+    possible = {metric.name for metric in METRICS} - set(NOT_IN_DEMO) - set(SHOWN_ELSEWHERE)
+    options = FAST | OTLP | {"GPUMON_CADENCE__NUMA_S": "1", "GPUMON_REQUESTS__MAX_TENANTS": "8"}
     with Daemon(tmp_path_factory.mktemp("demo"), command="demo", options=options) as demo:
         missing = possible
 
@@ -189,6 +194,8 @@ def test_what_no_demo_shows_is_shown_by_other_nodes(tmp_path_factory: pytest.Tem
         daemon.await_series("gpumon_gpu_xid_last_timestamp_seconds", xid="63")
         daemon.await_series("gpumon_mig_sm_active_ratio", 2)
         page = daemon.await_series("gpumon_samples_rejected_total", field="temperature")
+        node.unload_driver()
+        told |= daemon.await_series("gpumon_nvml_error_info", code="DRIVER_NOT_LOADED").names()
     page.finite()
     assert set(NOT_IN_DEMO) <= told | page.names()
     assert page.by("fan", "gpumon_gpu_fan_ratio", gpu="0") == {"0": 0.4, "1": 0.4}

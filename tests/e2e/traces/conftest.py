@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.daemon import FAST, Daemon
 from tests.e2e.traces.gateway import OTLP, Gateway
+from tests.stories import write_silent
 
 Demo = Callable[..., Gateway]
 """``demo(options={...})``: a demo of its own that receives traces; ends with the test."""
@@ -22,7 +23,8 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
         def begin(options: dict[str, str] | None = None) -> Gateway:
             folder = tmp_path / f"demo-{len(list(tmp_path.glob('demo-*')))}"
             folder.mkdir()
-            daemon = Daemon(folder, command="demo", options=FAST | OTLP | (options or {}))
+            silent = ("--scenario", str(write_silent(folder)))  # all traces are the test's own
+            daemon = Daemon(folder, *silent, command="demo", options=FAST | OTLP | (options or {}))
             return Gateway(stack.enter_context(daemon))
 
         yield begin

@@ -37,6 +37,7 @@ from tests.ingest import vectors
 from tests.ingest.rpc import Status
 from tests.ingest.senders import MS
 from tests.ingest.servers import sglang_request, trtllm_request, vllm_request, vllm_sender
+from tests.stories import write_silent
 
 pytestmark = pytest.mark.slow
 MIB = 1 << 20
@@ -50,7 +51,8 @@ GROWTH = 250 * MIB
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One demo for all of it: what one test does to it must not harm the next."""
     options = FAST | OTLP | {"GPUMON_OTLP__BODY_BYTES": str(LIMIT), "GPUMON_OTLP__QUEUE_BYTES": str(4 * LIMIT)}
-    with Daemon(tmp_path_factory.mktemp("abuse"), command="demo", options=options) as daemon:
+    folder = tmp_path_factory.mktemp("abuse")
+    with Daemon(folder, "--scenario", str(write_silent(folder)), command="demo", options=options) as daemon:
         daemon.await_series("gpumon_gpu_utilization_ratio", 8)
         yield Gateway(daemon)
         assert daemon.end() == 0
