@@ -124,6 +124,8 @@ class KvPressure:
             if made is not None and made.amount > 0 and not recent:
                 cache.usual.feed(made.rate)
             return
+        if not is_true:
+            return  # a break: the figures that remain are of the pressure, not of its absence
         rate, usual = cache.tokens_per_second(), cache.usual.median
         collapsed = rate is not None and usual is not None and rate < self._collapse * usual
         evidence = [

@@ -104,7 +104,8 @@ class QueueBuildup:
             queue = self._queues.look(labels, scene.at_s)
             if not queue.readings or at_s > queue.readings[-1].at_s:
                 self._take(queue, _Reading(at_s, value, running.get(labels)))
-            if queue.is_found:
+            # Not while it is seen to be short: the figures that remain are of the queue, not of its absence.
+            if queue.is_found and queue.shrunk_s is None:
                 yield _finding(scene, labels, queue)
         self._queues.sweep(scene.at_s)
         # Requests of a server with a page may come from somewhere before it (a proxy, a front end) under its model.

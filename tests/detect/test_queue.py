@@ -121,9 +121,16 @@ def test_it_is_over_when_the_queue_has_been_short_for_a_while() -> None:
     for second in range(30):
         found_at(2.0 * second)
     assert all(found_at(value) for value in (58.0, 40.0, 20.0, 15.0)), "a quarter of the longest still counts"
-    assert all(found_at(value) for value in (3.0, 3.0, 40.0, 3.0)), "a short break is forgiven"
-    assert [found_at(0.0) for _ in range(6)] == [True, True, True, True, False, False]
+    assert [found_at(value) for value in (3.0, 3.0, 40.0)] == [False, False, True], "a short break is forgiven"
+    assert not any(found_at(0.0) for _ in range(6)), "its figures would be those of a calm moment"
+    assert not found_at(40.0), "a queue for a moment is a burst"
     assert not any(found_at(3.0) for _ in range(30))
+
+
+def test_the_last_figures_of_a_queue_are_not_of_its_absence() -> None:
+    _, found = play([2.0 * n for n in range(30)] + [0.0] * 20)
+    waiting, longest = found[-1][1].evidence[:2]
+    assert waiting.observed == longest.observed == 58.0
 
 
 def test_a_page_that_could_not_be_read_for_some_seconds_ends_nothing() -> None:

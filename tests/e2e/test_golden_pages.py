@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpumon.catalogue import GROUPS, METRICS
+from gpumon.catalogue import BUILD_INFO, GROUPS, INCIDENT_ACTIVE, METRICS
 from gpumon.model import Kind, Metric, Unit
 from tests.e2e import nodes
 from tests.e2e.daemon import FAST, Daemon
@@ -18,7 +18,8 @@ from tests.e2e.page import Page
 from tests.e2e.waiting import eventually
 from tests.golden_file import golden
 
-OWN = frozenset(GROUPS["gpumon itself"]) | {metric for metric in METRICS if metric.name == "gpumon_build_info"}
+OWN = {*GROUPS["gpumon itself"], *GROUPS["incidents"], BUILD_INFO} - {INCIDENT_ACTIVE}
+"""That no incident is open on a node that stands still is part of its shape."""
 MOVING = {Unit.SECONDS, Unit.TIMESTAMP}
 
 
