@@ -336,6 +336,8 @@ class _ConfigurationError(click.ClickException):
 
 def main(arguments: list[str] | None = None) -> int:
     """The program. Returns the exit code; nothing but that leaves it."""
+    # Before numpy is loaded: its matrix library starts a thread on every CPU, which first spins and then does nothing.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         code = commands.main(arguments, prog_name="gpumon", standalone_mode=False)
         if sys.stdout is not None:

@@ -65,6 +65,15 @@ def test_the_version_costs_neither_pydantic_nor_yaml() -> None:
     assert done.stdout == f"gpumon {__version__}\n[]\n"
 
 
+def test_matrices_get_one_thread_unless_somebody_says_otherwise() -> None:
+    code = "import sys\nfrom gpumon import cli\nassert 'numpy' not in sys.modules\ncli.main(['--version'])\n"
+    code += "import os, numpy\nprint(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+    plain = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    for env, told in ((plain, "1 1"), (plain | {"OPENBLAS_NUM_THREADS": "3"}, "3 ")):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+        assert done.stdout.splitlines()[-1].startswith(told)
+
+
 @pytest.mark.parametrize("command", sorted(cli.commands.commands))
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(cli.commands, [command, "--help"])
