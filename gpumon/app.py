@@ -399,9 +399,11 @@ def run(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     clock = SystemClock()
     machine = simulated_machine(clock, scenario) if scenario is not None else real_machine(config)
-    if scenario is not None:
-        config = _with_demo_folder(config)
-        reload = partial(_reload_demo, reload) if reload is not None else None
+    if scenario is not None and "folder" not in config.state.model_fields_set:
+        # Nothing where the real one keeps it, and nothing of an earlier demo.
+        folder = Path(tempfile.mkdtemp(prefix="gpumon-demo-"))
+        config = _with_folder(folder, config)
+        reload = partial(_reload_with_folder, folder, reload) if reload is not None else None
     _raise_open_files()
     asked_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
@@ -434,16 +436,12 @@ def run(
     return 0
 
 
-def _with_demo_folder(config: Config) -> Config:
-    """A demo keeps nothing where the real one does, unless it is told to."""
-    if "folder" in config.state.model_fields_set:
-        return config
-    folder = Path(tempfile.gettempdir()) / f"gpumon-demo-{os.getuid()}"
+def _with_folder(folder: Path, config: Config) -> Config:
     return config.model_copy(update={"state": StateConfig(folder=folder)})
 
 
-def _reload_demo(reload: Callable[[], Config]) -> Config:
-    return _with_demo_folder(reload())
+def _reload_with_folder(folder: Path, reload: Callable[[], Config]) -> Config:
+    return _with_folder(folder, reload())
 
 
 def _shown(host: str, port: int) -> str:

@@ -65,20 +65,25 @@ def simulated_machine(clock: Clock, scenario: str = "demo") -> Machine:
     Raises ScenarioError.
     """
     from gpumon.sim.builtin import find_scenario
-    from gpumon.sim.files import SimFiles
-    from gpumon.sim.http import SimHttp, server_urls
-    from gpumon.sim.kmsg import SimKernelLog
-    from gpumon.sim.pages import SimPages
     from gpumon.sim.world import World
 
     started_at_s = clock.now_s()
     world = World(find_scenario(scenario), started_at_s=started_at_s)
-    ports = Ports(
+    options = {"scenario": scenario, "seed": str(world.seed), "started_at_s": repr(started_at_s)}
+    return Machine(simulated_ports(world, clock), module_command("gpumon.sim.sampler"), options, world)
+
+
+def simulated_ports(world: World, clock: Clock) -> Ports:
+    """The faces of a simulated node."""
+    from gpumon.sim.files import SimFiles
+    from gpumon.sim.http import SimHttp, server_urls
+    from gpumon.sim.kmsg import SimKernelLog
+    from gpumon.sim.pages import SimPages
+
+    return Ports(
         SimFiles(world, clock),
         SimPages(world, clock),
         SimKernelLog(world, clock),
         SimHttp(world, clock),
         server_urls(world),
     )
-    options = {"scenario": scenario, "seed": str(world.seed), "started_at_s": repr(started_at_s)}
-    return Machine(ports, module_command("gpumon.sim.sampler"), options, world)

@@ -19,18 +19,14 @@ from gpumon.detect.incident import Incident, IncidentListener
 from gpumon.findings_text import as_json, as_text
 from gpumon.host.clock import ManualClock
 from gpumon.host.garbage import few_collections
-from gpumon.machine import Ports
+from gpumon.machine import simulated_ports
 from gpumon.model import RequestRecord
 from gpumon.sim.builtin import find_scenario
-from gpumon.sim.files import SimFiles
-from gpumon.sim.http import SimHttp, server_urls
-from gpumon.sim.kmsg import SimKernelLog
-from gpumon.sim.labels import AFTER_S, Label, explained, labels, strikes
+from gpumon.sim.labels import AFTER_S, EARLY_S, REQUIRED, Label, explaining, labels, strikes
 from gpumon.sim.nvml import SimNvml
-from gpumon.sim.pages import SimPages
-from gpumon.sim.scenario import Scenario
+from gpumon.sim.scenario import Fault, Scenario
 from gpumon.sim.spans import SpanMaker
-from gpumon.sim.world import World
+from gpumon.sim.world import Task, World
 from gpumon.stepped import SteppedNode
 
 STARTED_S = 10_000.0
@@ -55,18 +51,16 @@ class SimulatedNode:
         self.clock = ManualClock(STARTED_S, UNIX_S)
         self.world = World(scenario, started_at_s=STARTED_S, seed=seed)
         world, clock = self.world, self.clock
-        ports = Ports(
-            SimFiles(world, clock),
-            SimPages(world, clock),
-            SimKernelLog(world, clock),
-            SimHttp(world, clock),
-            server_urls(world),
-        )
         nvml = SimNvml(world, clock, sleep=clock.step)
-        self.node = SteppedNode(config, ports, nvml, clock, listeners=listeners, on_requests=on_requests)
+        self.node = SteppedNode(
+            config, simulated_ports(world, clock), nvml, clock, listeners=listeners, on_requests=on_requests
+        )
         self._spans = SpanMaker(world, clock.to_unix)
         self._exports = 1
         """Number of the next one: they come on a grid, however ``advance`` is called."""
+        self._tasks: tuple[Task, ...] = ()
+        self.servers: dict[str, str] = {}
+        """Name of the server by pid, of every process that lived."""
 
     @property
     def story_s(self) -> float:
@@ -79,6 +73,9 @@ class SimulatedNode:
         while (export_s := STARTED_S + self._exports * EXPORT_S) <= until_s:
             self._exports += 1
             self.node.advance(export_s)
+            if (tasks := self.world.tasks(export_s)) is not self._tasks:
+                self._tasks = tasks
+                self.servers |= {str(task.pid): task.server for task in tasks}
             for body in self._spans.bodies(export_s):
                 self.node.offer(body, peer="127.0.0.1")
         self.node.advance(until_s)
@@ -110,8 +107,8 @@ def judge(scenario: Scenario, simulated: SimulatedNode, duration_s: float) -> Ve
         else:
             verdict.missed.append(label)
     for incident in incidents:
-        until_s = max(incident.seen_s, incident.opened_s) - STARTED_S
-        is_true = explained(scenario, incident.kind, incident.since_s - STARTED_S, until_s)
+        faults = explaining(scenario, incident.kind, incident.opened_s - STARTED_S)
+        is_true = any(_is_of(simulated, fault, incident) for fault in faults)
         (verdict.true if is_true else verdict.false).append(incident)
     return verdict
 
@@ -119,22 +116,34 @@ def judge(scenario: Scenario, simulated: SimulatedNode, duration_s: float) -> Ve
 def _hits(simulated: SimulatedNode, label: Label, incident: Incident) -> bool:
     """Whether an incident is of the label's kind and time, and of what its fault strikes."""
     opened_s = incident.opened_s - STARTED_S
-    if incident.kind != label.kind or not label.begins_s - 1 <= opened_s <= label.ends_s + AFTER_S:
-        return False
-    world = simulated.world
-    gpus, models = strikes(world.scenario, label.fault)
-    entity = incident.entity
+    in_time = label.begins_s - EARLY_S <= opened_s <= label.ends_s + AFTER_S
+    return incident.kind == label.kind and in_time and _is_of(simulated, label.fault, incident)
+
+
+def _is_of(simulated: SimulatedNode, fault: Fault, incident: Incident) -> bool:
+    """Whether an incident is of what a fault strikes: its GPU, a server on it, the server's processes, the host."""
+    scenario = simulated.world.scenario
+    gpus, models = strikes(scenario, fault)
     if not gpus:
-        return True
-    if entity.gpu:
-        return entity.gpu in gpus
-    if entity.scope == "process":
-        names = {server.name for server in world.scenario.servers if server.model in models}
-        pid = entity.name.split()[1]
-        return any(str(task.pid) == pid and task.server in names for task in world.tasks(simulated.clock.now_s()))
-    if entity.scope == "tenant":
-        return label.fault.tenant is None or label.fault.tenant in entity.name
-    return entity.scope in ("host", "collective") or any(model in entity.name for model in models)
+        return True  # the whole node
+    servers = [server for server in scenario.servers if server.model in models]
+    entity = incident.entity
+    match entity.scope:
+        case "gpu":
+            # What the fault itself is, is on its own GPUs. What follows may be on any of a server that it slows.
+            itself = incident.kind in REQUIRED[fault.kind]
+            slowed = () if itself else [str(gpu) for server in servers for gpu in server.gpus]
+            return not entity.gpu or entity.gpu in (*gpus, *slowed)
+        case "process":
+            return simulated.servers.get(entity.name.split()[1]) in {server.name for server in servers}
+        case "server":
+            return any(model in entity.name for model in models)
+        case "tenant":
+            return fault.tenant is None or fault.tenant == entity.name
+        case "collective":
+            return not entity.gpu or any(int(entity.gpu) in server.gpus for server in servers)
+        case _:
+            return True
 
 
 def main(name: str, seed: int | None, duration_s: float | None, *, json_output: bool, config: Config) -> int:

@@ -213,6 +213,17 @@ def middle(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
+def weight(figures: Iterable[Evidence]) -> float:
+    """``Finding.weight``: the clock lost in throttled time, in tenths, of what is alike the newest.
+
+    Figures that tell what it cost the requests outweigh as many tenths as one: these are known a while later.
+    """
+    by_name = {each.name: each for each in figures}
+    clock = by_name.get("sm_clock")
+    lost = max(0.0, 1.0 - clock.observed / clock.baseline) if clock is not None and clock.baseline else 0.0
+    return round(by_name["throttled"].observed * lost, 1) + (0.1 if "inter_token_latency" in by_name else 0.0)
+
+
 def tell(watched: Watched, figures: Iterable[Evidence], how: str) -> str:
     """One line: ``SM clock 1410 → 1005 MHz at 89 to 91 °C, clocks held down for heat 100 % of the time``."""
     by_name = {each.name: each for each in figures}

@@ -191,7 +191,13 @@ class CpuStarvation:
             min(since),
             "; ".join(_told(signs)),
             tuple(_evidence(signs)),
+            weight=self._weight(signs),
         )
+
+    def _weight(self, signs: Mapping[str, _Sign]) -> float:
+        """The worst sign over what is enough of it."""
+        enough = {"wait": self._wait_share, "throttled": self._throttled_s, "stalled": self._stalled_share}
+        return max(sign.value / max(enough[name], _LEAST_OF_ALL) for name, sign in signs.items())
 
 
 def _told(signs: Mapping[str, _Sign]) -> Iterator[str]:

@@ -77,6 +77,9 @@ class Finding:
     over: bool = False
     """The condition has ended and these are its final figures: the incident closes now, without waiting ``hold_s``.
     One that began and ended between two steps may be told of only once, like this."""
+    weight: float = 0.0
+    """How bad the figures are, to compare findings of one incident: the heaviest one's summary and evidence are kept,
+    of equal ones the newest. In any unit; a detector whose figures only grow leaves it at 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 16_384
 COLLECTIVES_MAX: Final = 65_536
+_CLOSE_S: Final = 2.0
 _ERRORS_TOLD: Final = 256
 """Distinct errors whose tracebacks are logged, of all detectors together."""
 
@@ -93,9 +94,13 @@ class Detection:
         return self._ledger.incidents()
 
     def close(self, at_s: float) -> None:
-        """No more steps; what is open is remembered."""
-        with self._step_lock:
+        """No more steps; what is open is remembered. A step that hangs in a disk is not waited for."""
+        if not self._step_lock.acquire(timeout=_CLOSE_S):
+            return
+        try:
             self._ledger.close(at_s)
+        finally:
+            self._step_lock.release()
 
     def _ask(self, name: str, detector: Detector, scene: Scene) -> list[Finding]:
         try:

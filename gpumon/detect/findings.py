@@ -22,9 +22,14 @@ SUMMARY_MAX: Final = 500
 EVIDENCE_MAX: Final = 32
 
 Key = tuple[str, Entity]
-"""Kind and entity: what there is one incident of."""
+"""What there is one incident of, see ``key_of``."""
 
 RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def key_of(kind: str, entity: Entity) -> Key:
+    """Kind and entity. Of what is no GPU without its GPU: what a process runs on may be unknown for a moment."""
+    return kind, entity if entity.scope == "gpu" else entity._replace(gpu="", uuid="")
 
 
 def clean(finding: Finding, at_s: float) -> Finding:
@@ -37,6 +42,7 @@ def clean(finding: Finding, at_s: float) -> Finding:
         since_s=min(float(finding.since_s), at_s) if math.isfinite(finding.since_s) else at_s,
         summary=_text(finding.summary, SUMMARY_MAX),
         evidence=tuple(_figure(each) for each in finding.evidence if math.isfinite(each.observed))[:EVIDENCE_MAX],
+        weight=float(finding.weight) if math.isfinite(finding.weight) else 0.0,
     )
 
 
@@ -44,13 +50,13 @@ def merged(findings: Iterable[Finding], kinds: Container[str]) -> dict[Key, Find
     """Clean findings of these kinds, one per kind and entity, in the order given.
 
     Of two the newer one's figures count before the older one's, the worse one's severity and summary, the earlier
-    beginning; they are over if both say so.
+    beginning and the larger weight; they are over if both say so.
     """
     found: dict[Key, Finding] = {}
     for finding in findings:
         if finding.kind not in kinds:
             continue
-        key = (finding.kind, finding.entity)
+        key = key_of(finding.kind, finding.entity)
         other = found.get(key)
         found[key] = finding if other is None else _joined(other, finding)
     return found
@@ -88,9 +94,11 @@ def _joined(older: Finding, newer: Finding) -> Finding:
     names = {each.name for each in newer.evidence}
     return replace(
         newer,
+        entity=newer.entity if newer.entity.uuid else older.entity,
         severity=worse.severity,
         since_s=min(older.since_s, newer.since_s),
         summary=worse.summary,
         evidence=(*newer.evidence, *(each for each in older.evidence if each.name not in names)),
         over=older.over and newer.over,
+        weight=max(older.weight, newer.weight),
     )

@@ -17,6 +17,7 @@ class Incident:
     name and in a URL: letters, digits, ``-`` and ``_``, at most 120."""
     kind: str
     entity: Entity
+    """Its GPU may become known later."""
     severity: Severity
     """The worst so far."""
     since_s: float
@@ -26,9 +27,9 @@ class Incident:
     seen_s: float
     """When it last held."""
     summary: str
-    """Of the newest finding."""
+    """Of the heaviest finding, or the one that said that it is over."""
     evidence: tuple[Evidence, ...]
-    """Of the newest finding."""
+    """As ``summary``."""
     action: str
     closed_s: float | None = None
     traces: tuple[str, ...] = ()
@@ -39,6 +40,8 @@ class Incident:
     """How many requests ran on it meanwhile."""
     recording: str = ""
     """File name of the flight recording; empty while there is none."""
+    weight: float = 0.0
+    """``Finding.weight`` of summary and evidence."""
     restored: bool = False
     """It was open when gpumon ended the last time, and was found again."""
 

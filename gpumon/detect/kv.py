@@ -138,7 +138,8 @@ class KvPressure:
         waiting = scene.value(catalogue.SERVER_WAITING, labels)
         if waiting is not None:
             evidence.append(Evidence("waiting", waiting, Unit.NONE))
-        fall = f", tokens/s {usual:.0f} → {rate:.0f}" if rate is not None and usual is not None else ""
+        fell = rate is not None and usual is not None and rate < usual
+        fall = f", tokens/s {usual:.0f} → {rate:.0f}" if fell else ""
         yield Finding(
             "kv_pressure",
             server_entity(labels),
@@ -146,6 +147,7 @@ class KvPressure:
             since_s,
             f"KV cache {100 * fullest:.0f} % full, {cache.total:.0f} requests preempted{fall}",
             tuple(evidence),
+            weight=recent,
         )
 
 
@@ -230,4 +232,5 @@ class KvMismatch:
                 Evidence("running", sum([each.running for each in uses]) / len(uses), Unit.NONE),
                 *(() if waiting is None else (Evidence("waiting", waiting, Unit.NONE),)),
             ),
+            weight=redundancy,
         )

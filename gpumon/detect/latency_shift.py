@@ -221,4 +221,5 @@ def _finding(name: str, told: Sequence[_Told], *, over: bool) -> Finding:
         f"({change(before_s, now_s)})",
         evidence,
         over=over,
+        weight=worst.ratio,
     )

@@ -1,9 +1,11 @@
 """From findings to incidents: opens, updates, merges and closes them, and counts.
 
-One incident per kind and entity. It opens with the first finding, stays open while findings come and for its kind's
+One incident per kind and entity; of what is no GPU, whichever GPU is told with it, the first one known is kept. It opens with the first finding, stays open while findings come and for its kind's
 ``hold_s`` after the last, and closes then, or at once with a finding that says it is ``over``. What begins anew within
 ``hold_s`` is the same incident. A finding that says ``over`` of what is not open opens and closes an incident, for a
-short one may have come and gone between two steps; of one that has closed already it brings the final figures.
+short one may have come and gone between two steps; of one that has closed already it brings the final figures. Summary
+and evidence are those of the heaviest finding so far (``Finding.weight``): what remains of a closed incident is what
+happened, not its calm end. One that says ``over`` has the final say.
 
 Bounded: 256 open incidents, beyond which new ones are counted and left out, and the newest 512 closed ones. What was
 open when gpumon ended (``detect.state_file``) and is found again within five minutes of when it last held is the same
@@ -21,7 +23,7 @@ from typing import Final, Protocol
 
 from gpumon import catalogue
 from gpumon.detect.detector import Entity, Finding, IncidentKind, Severity
-from gpumon.detect.findings import RANK, Key, incident_id, merged
+from gpumon.detect.findings import RANK, Key, incident_id, key_of, merged
 from gpumon.detect.incident import Incident, IncidentListener
 from gpumon.detect.scene import Scene
 from gpumon.detect.state_file import Memory, Remembered
@@ -128,7 +130,7 @@ class Ledger:
     def samples(self) -> Iterator[Sample]:
         """gpumon_incident_active, gpumon_incidents_total, and the incidents left out."""
         with self._lock:
-            active = Counter((kind, entity.gpu, entity.uuid) for kind, entity in self._open)
+            active = Counter(_row(incident) for incident in self._open.values())
             rows, counts, dropped = list(self._active), dict(self._counts), self._dropped
         for row in rows:
             yield Sample(catalogue.INCIDENT_ACTIVE, row, float(active[row]))
@@ -181,9 +183,11 @@ class Ledger:
             incident.severity = Severity(remembered.severity)
             incident.since_s = min(finding.since_s, remembered.since_unix_s - offset_s)
             incident.opened_s = min(at_s, remembered.opened_unix_s - offset_s)
+            if remembered.uuid and not incident.entity.uuid:
+                incident.entity = incident.entity._replace(gpu=remembered.gpu, uuid=remembered.uuid)
             self._worsen(incident, finding.severity)
         self._open[key] = incident
-        self._show(finding.kind, finding.entity)
+        self._show(incident)
         return incident
 
     def _made(self, id_: str, finding: Finding, at_s: float) -> Incident:
@@ -198,6 +202,7 @@ class Ledger:
             summary=finding.summary,
             evidence=finding.evidence,
             action=self._kinds[finding.kind].action,
+            weight=finding.weight,
         )
 
     def _reopen(self, key: Key, incident: Incident) -> None:
@@ -208,8 +213,11 @@ class Ledger:
     def _update(self, incident: Incident, finding: Finding, seen_s: float) -> None:
         incident.seen_s = seen_s
         incident.since_s = min(incident.since_s, finding.since_s)
-        incident.summary = finding.summary
-        incident.evidence = finding.evidence
+        if finding.over or finding.weight >= incident.weight:
+            incident.summary, incident.evidence, incident.weight = finding.summary, finding.evidence, finding.weight
+        if finding.entity.uuid and not incident.entity.uuid:
+            incident.entity = finding.entity
+            self._show(incident)
         self._worsen(incident, finding.severity)
 
     def _worsen(self, incident: Incident, severity: Severity) -> None:
@@ -218,13 +226,13 @@ class Ledger:
             self._counts[incident.kind, severity.value] += 1
             log.log(_level(incident), "incident=worse id=%s severity=%s", incident.id, severity)
 
-    def _show(self, kind: str, entity: Entity) -> None:
+    def _show(self, incident: Incident) -> None:
         """Have a series for the entity's GPU; of GPUs that are gone for long the rows without an incident leave."""
-        row = (kind, entity.gpu, entity.uuid)
+        row = _row(incident)
         self._active.pop(row, None)
         self._active[row] = None
         if len(self._active) > catalogue.INCIDENT_ACTIVE.budget:
-            shown = {(kind, entity.gpu, entity.uuid) for kind, entity in self._open}
+            shown = {row, *(_row(other) for other in self._open.values())}
             spare = next(row for row in self._active if row not in shown and row[1:] != ("", ""))
             del self._active[spare]
 
@@ -243,7 +251,7 @@ class Ledger:
             closed.append(incident)
         while len(self._closed) > CLOSED_MAX:
             _, oldest = self._closed.popitem(last=False)
-            key = (oldest.kind, oldest.entity)
+            key = key_of(oldest.kind, oldest.entity)
             if self._last.get(key) is oldest:
                 del self._last[key]
         return closed
@@ -260,7 +268,7 @@ class Ledger:
                 for severity, count in counts.items():
                     self._counts[kind, severity] += count
             self._remembered = {
-                (each.kind, Entity(each.scope, each.name, each.gpu, each.uuid)): each
+                key_of(each.kind, Entity(each.scope, each.name, each.gpu, each.uuid)): each
                 for each in memory.open
                 if each.kind in self._kinds
             }
@@ -299,6 +307,11 @@ class Ledger:
             opened_unix_s=self._to_unix(incident.opened_s),
             seen_unix_s=self._to_unix(incident.seen_s),
         )
+
+
+def _row(incident: Incident) -> tuple[str, str, str]:
+    """Labels of its series of gpumon_incident_active."""
+    return incident.kind, incident.entity.gpu, incident.entity.uuid
 
 
 def _level(incident: Incident) -> int:

@@ -24,6 +24,8 @@ Gpu = tuple[str, ...]
 
 _MINUTE_S: Final = 60.0
 _GROWTHS_MAX: Final = 128
+_OUTWEIGHS: Final = 1e12
+"""An uncorrectable error outweighs so many corrected ones: any number that a minute can have."""
 
 
 @dataclass(slots=True)
@@ -102,10 +104,13 @@ class EccErrors:
         if at_s - errors.newest_s <= self.HOLD_S:
             evidence.insert(0, Evidence("uncorrected_errors", errors.uncorrected, Unit.NONE))
             text = f"{errors.uncorrected:.0f} uncorrectable memory errors"
-            return Finding("ecc", gpu_entity(gpu), Severity.CRITICAL, errors.since_s, text, tuple(evidence))
+            weight = _OUTWEIGHS * errors.uncorrected
+            return Finding(
+                "ecc", gpu_entity(gpu), Severity.CRITICAL, errors.since_s, text, tuple(evidence), weight=weight
+            )
         severity = Severity.WARNING if corrected >= self._storm_per_min else Severity.INFO
         text = f"{corrected:.0f} corrected memory errors in the last minute"
-        return Finding("ecc", gpu_entity(gpu), severity, since_s, text, tuple(evidence))
+        return Finding("ecc", gpu_entity(gpu), severity, since_s, text, tuple(evidence), weight=corrected)
 
 
 class RowRemap:
@@ -157,4 +162,5 @@ def _remap(scene: Scene, gpu: Gpu, since_s: float, flags: Sequence[bool]) -> Fin
             evidence.append(Evidence(f"remapped_rows_{cause}", rows, Unit.NONE))
     severity = Severity.CRITICAL if flags[0] else Severity.WARNING
     text = "; ".join(text for text, flag in zip(texts, flags, strict=True) if flag)
-    return Finding("row_remap", gpu_entity(gpu), severity, since_s, text, tuple(evidence))
+    weight = sum(2.0**-place for place, flag in enumerate(flags) if flag)
+    return Finding("row_remap", gpu_entity(gpu), severity, since_s, text, tuple(evidence), weight=weight)

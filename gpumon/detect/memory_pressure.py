@@ -123,7 +123,7 @@ class MemoryPressure:
             evidence.insert(0, Evidence("killed", self._killed[1], Unit.NONE))
         if since:
             severity = Severity.CRITICAL if self._killed is not None else Severity.WARNING
-            yield Finding("memory_pressure", _HOST, severity, min(since), _told(evidence), tuple(evidence))
+            yield self._finding(_HOST, severity, min(since), evidence)
 
     def _rate(self, name: str, reading: Reading | None) -> float | None:
         """Of a series of the host over the last seconds; None where it is not known yet."""
@@ -162,8 +162,19 @@ class MemoryPressure:
             since = [since_s for name in shares if (since_s := self._since.get((name, *group))) is not None]
             if since:
                 entity = process_entity(scene, self._named[group])
-                evidence = tuple(Evidence(name, share, Unit.RATIO) for name, share in shares.items())
-                yield Finding("memory_pressure", entity, Severity.WARNING, min(since), _told(evidence), evidence)
+                evidence = [Evidence(name, share, Unit.RATIO) for name, share in shares.items()]
+                yield self._finding(entity, Severity.WARNING, min(since), evidence)
+
+    def _finding(self, entity: Entity, severity: Severity, since_s: float, evidence: Sequence[Evidence]) -> Finding:
+        weights = [
+            _KILLED_WEIGHT * each.observed
+            if each.name == "killed"
+            else each.observed / max(self._least[each.name], _LEAST_OF_ALL)
+            for each in evidence
+        ]
+        return Finding(
+            "memory_pressure", entity, severity, since_s, _told(evidence), tuple(evidence), weight=max(weights)
+        )
 
     def _forget(self, scene: Scene) -> None:
         """Cgroups whose process is gone; another one takes its place at the next reading."""

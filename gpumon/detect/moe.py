@@ -142,4 +142,5 @@ def _finding(labels: Labels, experts: _Experts, balance: float, since_s: float, 
         since_s,
         f"the fullest expert-parallel rank has {1.0 / balance:.1f} times the mean",
         tuple(evidence),
+        weight=1.0 - balance,
     )

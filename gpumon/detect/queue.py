@@ -170,4 +170,5 @@ def _finding(scene: Scene, labels: Labels, queue: _Queue) -> Finding:
         since.at_s,
         f"waiting requests {before.waiting:.0f} → {now.waiting:.0f}{running}",
         tuple(evidence),
+        weight=now.waiting,
     )

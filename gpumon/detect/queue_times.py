@@ -89,7 +89,7 @@ class QueueTimes:
         if is_true and pair.began_s is None:
             pair.began_s = min(each.arrived_s for each in window if each.queue_s > self._queue_s)
         if since_s is not None:
-            if now_s:
+            if is_true:  # else a break: the figures that remain are of the queue, not of its absence
                 yield _finding(key, pair, now_s, since_s)
         elif not is_true:
             pair.began_s = None
@@ -115,4 +115,5 @@ def _finding(key: Pair, pair: _Pair, now_s: float, since_s: float) -> Finding:
         since_s if pair.began_s is None else min(since_s, pair.began_s),
         f"half of the requests waited {now_s:.1f} s or more{'' if usual_s is None else f', usually {usual_s:.2f} s'}",
         tuple(evidence),
+        weight=now_s,
     )

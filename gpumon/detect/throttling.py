@@ -66,6 +66,7 @@ class ThermalThrottle:
             since_s,
             tell(watched, figures, "slowed by the hardware for heat" if by_hardware else "held down for heat"),
             figures,
+            weight=weight(figures),
         )
 
 
@@ -126,6 +127,7 @@ class PowerThrottle:
                     since_s,
                     tell(watched, figures, "held down by the power limit"),
                     figures,
+                    weight=weight(figures),
                 )
 
     def _clock_ratio(self, scene: Scene, gpu: Gpu, watched: Watched) -> float | None:
@@ -220,6 +222,7 @@ class HwSlowdown:
             since_s,
             tell(watched, figures, self._HOW[reasons]),
             figures,
+            weight=weight(figures),
         )
 
 

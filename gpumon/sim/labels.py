@@ -15,6 +15,9 @@ from gpumon.sim.scenario import Fault, Scenario
 AFTER_S: Final = 30.0
 """How long after its end a fault may still explain what is found: queues drain, requests that it slowed still end."""
 
+EARLY_S: Final = 1.0
+"""What the story tells for a moment may be seen at the look before it."""
+
 _SLOWER: Final = frozenset({"latency_shift", "queue_buildup", "kv_pressure"})
 """True of any server that does less than before under the same load."""
 _GONE: Final = _SLOWER | {"xid", "starved_gpu", "gpu_lost", "straggler"}
@@ -127,14 +130,18 @@ def labels(scenario: Scenario, duration_s: float) -> list[Label]:
     return sorted(found, key=lambda label: (label.begins_s, label.kind))
 
 
-def explained(scenario: Scenario, kind: str, begins_s: float, ends_s: float) -> bool:
-    """Whether a fault of that time makes an incident of this kind true, as what it is or as a consequence."""
-    for shift_s in _shifts(scenario, ends_s):
-        for fault in scenario.faults:
-            from_s, to_s = shift_s + fault.at_s, shift_s + fault.at_s + fault.for_s + AFTER_S
-            if from_s <= ends_s and begins_s <= to_s and kind in (*REQUIRED[fault.kind], *ALSO[fault.kind]):
-                return True
-    return False
+def explaining(scenario: Scenario, kind: str, opened_s: float) -> list[Fault]:
+    """Faults at work when an incident of this kind opened, or over for no longer than AFTER_S, that make it true.
+
+    As what they are or as a consequence. Whom they strike is for the caller to compare (``strikes``).
+    """
+    return [
+        fault
+        for shift_s in _shifts(scenario, opened_s)
+        for fault in scenario.faults
+        if kind in (*REQUIRED[fault.kind], *ALSO[fault.kind])
+        and shift_s + fault.at_s - EARLY_S <= opened_s <= shift_s + fault.at_s + fault.for_s + AFTER_S
+    ]
 
 
 def strikes(scenario: Scenario, fault: Fault) -> tuple[frozenset[str], frozenset[str]]:

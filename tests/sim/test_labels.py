@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpumon import catalogue
 from gpumon.sim.faults import KINDS
-from gpumon.sim.labels import AFTER_S, ALSO, REQUIRED, explained, labels, strikes
+from gpumon.sim.labels import AFTER_S, ALSO, EARLY_S, REQUIRED, explaining, labels, strikes
 from gpumon.sim.scenario import Scenario, parse_scenario
 
 
@@ -45,13 +45,18 @@ def test_a_story_that_repeats_has_its_labels_each_time() -> None:
     assert [label.begins_s for label in labels(told(HEAT, repeat=True), 300)] == [20, 120, 220]
 
 
-def test_what_a_fault_is_and_what_follows_from_it_is_explained_for_as_long_as_it_may_last() -> None:
+def test_what_opens_during_a_fault_or_soon_after_is_explained_by_it_and_what_was_open_before_is_not() -> None:
     scenario = told(HEAT)
-    assert explained(scenario, "thermal_throttle", 25, 30)
-    assert explained(scenario, "latency_shift", 50 + AFTER_S, 99)
-    assert not explained(scenario, "latency_shift", 50 + AFTER_S + 0.1, 99)
-    assert not explained(scenario, "latency_shift", 5, 19)
-    assert not explained(scenario, "xid", 25, 30)
+
+    def explains(kind: str, opened_s: float) -> bool:
+        return explaining(scenario, kind, opened_s) == list(scenario.faults)
+
+    assert explains("thermal_throttle", 25)
+    assert explains("thermal_throttle", 20 - EARLY_S)
+    assert explains("latency_shift", 50 + AFTER_S)
+    assert not explains("latency_shift", 50 + AFTER_S + 0.1)
+    assert not explains("latency_shift", 18)
+    assert not explains("xid", 25)
 
 
 def test_a_fault_strikes_gpus_and_models() -> None:
