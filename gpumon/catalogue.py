@@ -1327,10 +1327,11 @@ DETECTION_DROPPED = _counter(
     "detection_dropped",
     Unit.NONE,
     ("what",),
-    "What came faster than detection takes it, and was left out of it: requests, records of collectives, incidents.",
-    origin="bounded queues",
-    budget=3,
-    values=("requests", "collectives", "incidents"),
+    "What was left out of detection: requests, records of collectives and incidents beyond what it takes; tokens told of "
+    "over five minutes late; requests of models beyond the 16 whose latencies it keeps.",
+    origin="bounded queues and windows",
+    budget=5,
+    values=("requests", "collectives", "incidents", "tokens_late", "requests_of_models"),
 )
 STATE_OK = _gauge(
     "state_folder_ok",

@@ -156,6 +156,8 @@ def replay(file: Path, path: Path | None, speed: str, json_output: bool, page: P
         return replayed.main(file, config, times, json_output=json_output, page=page)
     except FormatError as err:
         raise _FailedError(str(err)) from err
+    except OSError as err:
+        raise _FailedError(f"{err.filename}: {err.strerror}" if err.filename is not None else str(err)) from err
     except DetectConfigError as err:
         raise _ConfigurationError(str(err)) from err
 

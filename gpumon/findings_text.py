@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 
+from gpumon.detect.findings import moment_of
 from gpumon.detect.incident import Incident
 
 
@@ -41,7 +41,7 @@ def as_json(incident: Incident, to_unix: Callable[[float], float]) -> str:
 
 def as_text(incident: Incident, to_unix: Callable[[float], float], began_s: float) -> str:
     """One line for a person: when, in the story and by the clock, what, of whom, how bad, with which figures."""
-    moment = datetime.fromtimestamp(to_unix(incident.opened_s), UTC)
+    moment = moment_of(to_unix(incident.opened_s))
     lasted = "open" if incident.closed_s is None else f"{incident.duration_s(incident.closed_s):.1f} s"
     return (
         f"{incident.opened_s - began_s:8.1f} s  {moment:%H:%M:%S}  {incident.severity.value:8}  {incident.kind:20}"

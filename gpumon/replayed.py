@@ -36,6 +36,8 @@ from gpumon.stepped import SteppedNode
 _PORT_SOURCES = ("host", "gpu_holders", "processes", "numa", "kernel_log", "servers", "binding")
 """Sources that ask a port: a recording has their passes."""
 _GPU = gpu_pass("")
+GAP_S = 3600.0
+"""Longest time without a pass that is believed."""
 _STRIDE_S = 1.0
 
 
@@ -70,6 +72,9 @@ class Replay:
         """Go through it."""
         told_s = self.clock.now_s()
         for event in self.recording.passes():
+            if event.at_s - self.clock.now_s() > GAP_S:
+                # Every second of it would be gone through, and no gpumon was silent for so long.
+                raise FormatError(f"a gap of {event.at_s - self.clock.now_s():.3g} s in it: not what a recorder wrote")
             self.clock.set_offset(self.recording.offset(event.at_s))
             self.node.advance(event.at_s)
             if isinstance(event, Request):

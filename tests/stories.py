@@ -7,10 +7,8 @@ from pathlib import Path
 from gpumon.sim.scenario import Scenario, parse_scenario
 
 LENGTH_S = 30
-FOUND = ("hw_slowdown", "xid", "process_stopped", "process_stopped")
-"""Kinds of its incidents, in the order of their opening; the last two are of the server's two workers."""
-ENDED_S = 21.0
-"""When all of them are open or over."""
+FOUND = ("hw_slowdown", "xid", "process_stopped")
+"""Kinds of its incidents, in the order of their opening; the last one is of both workers of the server."""
 _TEXT = """\
 name: {name}
 duration_s: {duration_s}

@@ -27,7 +27,7 @@ Fail = Callable[[BaseException], None]
 
 
 @pytest.fixture
-def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, root_logger_as_before: None) -> Invoke:
     """Run the program in this process; gives exit code, standard output, standard error."""
     for variable in [name for name in os.environ if name.startswith("GPUMON_")]:
         monkeypatch.delenv(variable)
@@ -88,11 +88,18 @@ def test_the_list_of_commands_is_whole_on_80_columns() -> None:
     assert all(text.endswith(".") and not text.endswith("..") for _, text in rows)
 
 
-@pytest.mark.parametrize("command", sorted(set(cli.commands.commands) - {"metrics"}))
+@pytest.mark.parametrize("command", ["run", "demo", "record", "doctor", "config"])
 def test_every_command_with_a_configuration_has_the_shared_flags(command: str) -> None:
     output = CliRunner().invoke(cli.commands, [command, "--help"]).output
     for flag in ("--config", "--listen", "--nvml-lib", "--procfs", "--sysfs", "--cgroupfs", "--log-format"):
         assert flag in output
+
+
+@pytest.mark.parametrize("command", ["replay", "simulate", "diagnose"])
+def test_commands_that_watch_nothing_have_the_file_and_the_log_alone(command: str) -> None:
+    options = {option for item in cli.commands.commands[command].params for option in item.opts}
+    assert {"--config", "--log-format", "--log-level"} <= options
+    assert not {"--listen", "--otlp-grpc", "--otlp-http", "--nvml-lib", "--procfs"} & options
 
 
 def test_as_a_program() -> None:
@@ -132,9 +139,7 @@ def test_the_environment_is_taken(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     assert yaml.safe_load(invoke("config")[1])["cadence"]["fast_s"] == 0.25
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "demo", "doctor", "config", "record x", "replay x", "simulate demo", "diagnose --incident x"]
-)
+@pytest.mark.parametrize("command", ["run", "demo", "doctor", "config", "record x"])
 def test_a_wrong_configuration_is_exit_code_2_and_a_line_for_each_problem(invoke: Invoke, command: str) -> None:
     code, out, err = invoke(*command.split(), "--listen", "nowhere", "--log-format", "xml")
     assert (code, out) == (2, "")
@@ -142,6 +147,14 @@ def test_a_wrong_configuration_is_exit_code_2_and_a_line_for_each_problem(invoke
         'gpumon: http.listen = "nowhere" (--listen): expected HOST:PORT, [IPV6]:PORT or :PORT: there is no port',
         'gpumon: log.format = "xml" (--log-format): expected one of text, json',
     ]
+
+
+@pytest.mark.parametrize("command", ["replay x", "simulate demo", "diagnose --incident x"])
+def test_so_it_is_for_commands_that_watch_nothing(invoke: Invoke, command: str) -> None:
+    code, out, err = invoke(*command.split(), "--log-level", "loud")
+    assert (code, out) == (2, "")
+    expected = "expected one of debug, info, warning, error"
+    assert err.splitlines() == [f'gpumon: log.level = "loud" (--log-level): {expected}']
 
 
 def test_a_missing_configuration_file_is_exit_code_2(invoke: Invoke) -> None:
@@ -387,9 +400,10 @@ def test_a_scenario_that_cannot_be_taken_is_exit_code_2_with_file_line_and_key(
     invoke: Invoke, command: tuple[str, ...], text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUMON_HTTP__LISTEN", "127.0.0.1:0")
     path = tmp_path / "x.yaml"
     path.write_text(text)
-    code, out, err = invoke(*command, str(path), "--listen", "127.0.0.1:0")
+    code, out, err = invoke(*command, str(path))
     assert (code, out) == (2, "")
     assert err.splitlines()[0].startswith(f"gpumon: {said.format(path)}")
     assert [file.name for file in tmp_path.iterdir()] == ["x.yaml"]

@@ -14,18 +14,7 @@ from hypothesis import strategies as st
 from gpumon.logs import TEXT_LIMIT, JsonFormatter, TextFormatter, Transitions, setup
 from gpumon.model import Reason
 
-
-@pytest.fixture(autouse=True)
-def _root_logger_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    level, raising = root.level, logging.raiseExceptions
-    yield
-    for handler in root.handlers[:]:
-        if isinstance(handler.formatter, TextFormatter | JsonFormatter):
-            root.removeHandler(handler)
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    logging.raiseExceptions = raising
+pytestmark = pytest.mark.usefixtures("root_logger_as_before")
 
 
 def record(message: str, *args: object) -> logging.LogRecord:

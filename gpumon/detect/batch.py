@@ -92,6 +92,8 @@ class BatchJitter:
         longer: float = 1.5,
         floor_s: float = 0.02,
     ) -> None:
+        if lone < 1:
+            raise ValueError("lone must be at least 1")
         self._fill = fill
         self._share = share
         self._times = times

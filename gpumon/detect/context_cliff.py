@@ -7,7 +7,8 @@ slow requests must not look like a cliff: each bucket needs enough observations,
 low end of what the longer bucket's P95 may be against the high end of the shorter one's, and the median must have grown
 with it.
 
-One finding per model, of its worst pair of buckets, with the activity of its GPUs over the last half minute. Where the
+One finding per model, of its worst pair of buckets, with the activity of its GPUs over the half minute before the
+cliff was last seen; without requests for so long that the window is empty, there is none. Where the
 time of whole requests has grown as much, that is told, for it is what users wait for.
 """
 
@@ -88,10 +89,11 @@ class _Model:
 
     def __init__(self) -> None:
         self.looked_s = float("-inf")
-        self.version = -1
         self.is_there = False
         self.cliff: _Cliff | None = None
         """As last seen."""
+        self.activities: dict[str, float] = {}
+        """Of its GPUs, at that time."""
 
 
 class ContextCliff:
@@ -132,18 +134,20 @@ class ContextCliff:
         findings: list[Finding] = []
         for model in models:
             state = self._models[model.name]
-            if scene.at_s - state.looked_s >= EVERY_S and model.version != state.version:
-                state.looked_s, state.version = scene.at_s, model.version
-                worst = self._worst(model)
+            if scene.at_s - state.looked_s >= EVERY_S:  # without new requests too: old ones leave the window
+                state.looked_s = scene.at_s
+                worst = self._worst(model, scene.at_s)
                 state.is_there = worst is not None
-                state.cliff = worst or state.cliff
+                if worst is not None:
+                    state.cliff, state.activities = worst, dict(_activities(scene, frozenset(model.gpus())))
             since_s = self._held.feed(model.name, state.is_there, scene.at_s)
             if since_s is not None and state.cliff is not None:
-                findings.append(_finding(scene, model, state.cliff, since_s))
+                findings.append(_finding(model, state.cliff, state.activities, since_s))
         return findings
 
-    def _worst(self, model: ModelLatencies) -> _Cliff | None:
-        known = {measure: self._p95s(model, measure) for measure in _NAMES}
+    def _worst(self, model: ModelLatencies, at_s: float) -> _Cliff | None:
+        counts = {measure: model.contexts(measure, at_s) for measure in _NAMES}
+        known = {measure: self._p95s(rows, measure) for measure, rows in counts.items()}
         steepest = max(
             (
                 (pair.ratio, upper, int(signal))
@@ -160,7 +164,7 @@ class ContextCliff:
         response = pairs.get(RESPONSE)
         first = RESPONSE if response is not None and response.ratio > self._ratio else signal
         pairs = {first: pairs[first]} | pairs
-        requests = model.contexts(RESPONSE).sum(axis=1)
+        requests = counts[RESPONSE].sum(axis=1)
         return _Cliff(upper, pairs, float(requests[upper:].sum() / max(int(requests.sum()), 1)))
 
     def _is_cliff(self, pair: _Pair, signal: Signal) -> bool:
@@ -168,8 +172,7 @@ class ContextCliff:
         sure = beyond.low_s > _SURE * self._ratio * before.high_s
         return pair.ratio > self._ratio and sure and beyond.median_s > _MEDIAN[signal] * self._ratio * before.median_s
 
-    def _p95s(self, model: ModelLatencies, measure: int) -> list[_P95 | None]:
-        rows = model.contexts(measure)
+    def _p95s(self, rows: NDArray[np.int64], measure: int) -> list[_P95 | None]:
         counts = rows.sum(axis=1).tolist()
         return [self._p95(row, count, measure) for row, count in zip(rows, counts, strict=True)]
 
@@ -187,10 +190,9 @@ def _pair(known: list[_P95 | None], upper: int) -> _Pair | None:
     return None if before is None or beyond is None else _Pair(before, beyond)
 
 
-def _finding(scene: Scene, model: ModelLatencies, cliff: _Cliff, since_s: float) -> Finding:
+def _finding(model: ModelLatencies, cliff: _Cliff, activities: Mapping[str, float], since_s: float) -> Finding:
     told = next(iter(cliff.pairs))
     before_s, beyond_s = (each.value_s for each in cliff.pairs[told])
-    activities = dict(_activities(scene, frozenset(model.gpus())))
     evidence = [
         *(
             Evidence(f"{_NAMES[measure][0]}_p95", pair.beyond.value_s, Unit.SECONDS, pair.before.value_s)

@@ -24,6 +24,8 @@ from gpumon.detect.serving import Serving, cgroup_of, process_entity
 from gpumon.model import Unit
 
 OFF_S: Final = 6.0
+_LEAST_OF_ALL: Final = 1e-9
+"""What a threshold is taken for that is 0."""
 """A sign is over at the second reading without it: they are five seconds apart."""
 _REST_S: Final = 12.0
 """A wait that does not grow for so long is none."""

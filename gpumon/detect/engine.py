@@ -83,6 +83,8 @@ class Detection:
             findings = [finding for name, detector in self._detectors for finding in self._ask(name, detector, scene)]
             # In an order that does not depend on how a detector keeps its things.
             self._ledger.step(sorted(findings, key=_order), scene)
+            dropped["tokens_late"] = scene.latencies.late
+            dropped["requests_of_models"] = scene.latencies.left_out
             return [
                 *self._ledger.samples(),
                 *(Sample(catalogue.DETECTOR_FAILURES, (name,), float(n)) for name, n in self._failures.items()),

@@ -21,6 +21,8 @@ NAME_MAX: Final = 200
 SUMMARY_MAX: Final = 500
 EVIDENCE_MAX: Final = 32
 
+_LAST_UNIX_S: Final = 253_402_300_799.0  # of the year 9999: a clock may say anything
+
 Key = tuple[str, Entity]
 """What there is one incident of, see ``key_of``."""
 
@@ -64,10 +66,15 @@ def merged(findings: Iterable[Finding], kinds: Container[str]) -> dict[Key, Find
 
 def incident_id(unix_s: float, kind: str, entity: Entity, taken: Container[str]) -> str:
     """See ``Incident.id``. taken: ids that are in use; then a number is appended."""
-    moment = datetime.fromtimestamp(unix_s, UTC)
+    moment = moment_of(unix_s)
     name = re.sub(r"[^A-Za-z0-9_]+", "-", entity.name).strip("-") or "unnamed"
     stem = f"{moment:%Y%m%dT%H%M%SZ}-{kind}-{name}"
     return next(id_ for number in count(1) if (id_ := _numbered(stem, number)) not in taken)
+
+
+def moment_of(unix_s: float) -> datetime:
+    """Unix time as a moment that has a name, whatever the clock said."""
+    return datetime.fromtimestamp(min(max(unix_s, 0.0), _LAST_UNIX_S), UTC)
 
 
 def _numbered(stem: str, number: int) -> str:

@@ -1,11 +1,13 @@
 """From findings to incidents: opens, updates, merges and closes them, and counts.
 
-One incident per kind and entity; of what is no GPU, whichever GPU is told with it, the first one known is kept. It opens with the first finding, stays open while findings come and for its kind's
-``hold_s`` after the last, and closes then, or at once with a finding that says it is ``over``. What begins anew within
-``hold_s`` is the same incident. A finding that says ``over`` of what is not open opens and closes an incident, for a
-short one may have come and gone between two steps; of one that has closed already it brings the final figures. Summary
-and evidence are those of the heaviest finding so far (``Finding.weight``): what remains of a closed incident is what
-happened, not its calm end. One that says ``over`` has the final say.
+One incident per kind and entity; of what is no GPU, whichever GPU is told with it: the first one known is kept. It
+opens with the first finding, stays open while findings come and for its kind's ``hold_s`` after the last, and closes
+then, or at once with a finding that says it is ``over``. What begins anew within ``hold_s`` is the same incident. A
+finding that says ``over`` of what is not open opens and closes an incident, for a short one may have come and gone
+between two steps; of one that has closed already it brings the final figures.
+
+Summary and evidence are those of the heaviest finding so far (``Finding.weight``): what remains of a closed incident is
+what happened, not its calm end. A finding that says ``over`` has the final say.
 
 Bounded: 256 open incidents, beyond which new ones are counted and left out, and the newest 512 closed ones. What was
 open when gpumon ended (``detect.state_file``) and is found again within five minutes of when it last held is the same
@@ -101,8 +103,8 @@ class Ledger:
             counted = self._counts.total()
             opened, over = self._take(found, at_s)
             self._touched.add(scene.requests, scene.to_steady)
-            self._touched.opened(opened)
-            self._touched.went_on(before)
+            self._touched.opened(opened, scene.holders)
+            self._touched.went_on(before, scene.holders)
             closed = self._close(over, at_s)
             changed = bool(opened or closed) or self._counts.total() != counted
         for incident in opened:

@@ -9,7 +9,7 @@ read every five.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
 from gpumon import catalogue
@@ -24,6 +24,10 @@ OVER_S: Final = 5.0
 OFF_S: Final = 10.0
 _HOST: Final = Entity("host", "host")
 _KILLED_S: Final = 30.0
+_KILLED_WEIGHT: Final = 1e6
+"""Of a killed process: it outweighs any waiting."""
+_LEAST_OF_ALL: Final = 1e-9
+"""What a threshold is taken for that is 0."""
 """How long a kill is told of."""
 
 _SERIES: Final[tuple[tuple[str, Metric, Labels], ...]] = (

@@ -4,18 +4,20 @@ From the shares that the source ``numa`` estimates every ten seconds. A process 
 what is near any of them. The share of CPUs is compared with that of a process that may run anywhere: one that nobody
 pinned has half of the CPUs of two sockets near its GPU, and that alone is no incident. The number of nodes is that of
 ``gpumon_host_memory_bytes``; where it is not known, nothing is said of CPUs.
+
+Processes of one cgroup are one incident, for one cause put them there; where there is no container, each is its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from gpumon import catalogue
 from gpumon.detect.detector import Evidence, Finding, IncidentKind, Severity
 from gpumon.detect.scene import Labels, Reading, Scene
-from gpumon.detect.serving import process_entity
+from gpumon.detect.serving import cgroup_of, group_entity, main_process
 from gpumon.model import Metric, Unit
 
 _NODE = catalogue.GPU_INFO.labels.index("numa_node")
@@ -30,6 +32,20 @@ class _State:
     """Readings running that were too low."""
     since_s: float = 0.0
     holds: bool = False
+
+
+class _Remote(NamedTuple):
+    """A process that is far from its GPU."""
+
+    process: Labels
+    since_s: float
+    page: Reading | None
+    cpu: Reading | None
+
+    def near(self, nodes: int) -> float:
+        """The lower of its shares, that of CPUs over that of a process without a mask."""
+        pages = [self.page.value] if self.page is not None else []
+        return min([*pages, *([min(1.0, self.cpu.value * nodes)] if self.cpu is not None and nodes else [])])
 
 
 class NumaRemote:
@@ -58,22 +74,55 @@ class NumaRemote:
         self._local_again = max(local, local_again)
         self._readings = readings
         self._states: dict[tuple[Labels, str], _State] = {}
+        self._named: dict[Labels, Labels] = {}
+        """By cgroup, the process that an incident is named after."""
 
     def step(self, scene: Scene) -> Iterable[Finding]:
         pages = _shares(scene, catalogue.PROCESS_NUMA_LOCAL)
         cpus = _shares(scene, catalogue.PROCESS_CPUS_LOCAL)
         nodes = len({labels[0] for labels in scene.values(catalogue.HOST_MEMORY)}) if cpus else 0
-        found: list[Finding] = []
         self._states = {key: state for key, state in self._states.items() if key[0] in pages or key[0] in cpus}
+        members: dict[Labels, list[Labels]] = {}
+        remote: dict[Labels, list[_Remote]] = {}
         for process in sorted({*pages, *cpus}):
+            members.setdefault(cgroup_of(process), []).append(process)
             page, cpu = pages.get(process), cpus.get(process)
             since = [self._feed((process, "pages"), page.value, page.at_s)] if page is not None else []
             if cpu is not None and nodes:
                 since.append(self._feed((process, "cpus"), cpu.value * nodes, cpu.at_s))
             held = [since_s for since_s in since if since_s is not None]
             if held:
-                found.append(_finding(scene, process, min(held), page, cpu, nodes))
-        return found
+                remote.setdefault(cgroup_of(process), []).append(_Remote(process, min(held), page, cpu))
+        self._named = {group: named for group, named in self._named.items() if group in remote}
+        return [self._finding(scene, group, of, members[group], nodes) for group, of in remote.items()]
+
+    def _finding(
+        self, scene: Scene, group: Labels, remote: list[_Remote], members: list[Labels], nodes: int
+    ) -> Finding:
+        """Of a cgroup, with the figures of its worst process."""
+        named = self._named.get(group)
+        if named not in members:
+            named = self._named[group] = main_process(scene, [each.process for each in remote])
+        worst = min(remote, key=lambda each: each.near(nodes))
+        evidence, told = [], []
+        if worst.page is not None:
+            evidence.append(Evidence("local_pages", worst.page.value, Unit.RATIO, 1.0))
+            told.append(f"{worst.page.value:.0%} of its pages")
+        if worst.cpu is not None:
+            evidence.append(Evidence("local_cpus", worst.cpu.value, Unit.RATIO, 1 / nodes if nodes else None))
+            told.append(f"{worst.cpu.value:.0%} of its CPUs")
+        evidence.append(Evidence("processes", float(len(remote)), Unit.NONE))
+        gpus = "+".join(gpu.gpu for gpu in scene.holders(worst.process[0]))
+        others = f", the worst of {len(remote)} processes" if len(remote) > 1 else ""
+        return Finding(
+            "numa_remote",
+            group_entity(scene, named, members),
+            Severity.WARNING,
+            min(each.since_s for each in remote),
+            f"{' and '.join(told)} on the NUMA node of {f'GPU {gpus}' if gpus else 'its GPU'}{others}",
+            tuple(evidence),
+            weight=1.0 - worst.near(nodes),
+        )
 
     def _feed(self, key: tuple[Labels, str], share: float, read_s: float) -> float | None:
         """Since when the share has been too low, None while it is not. Readings count once."""
@@ -108,25 +157,3 @@ def _shares(scene: Scene, metric: Metric) -> dict[Labels, Reading]:
         process: Reading(process, min(1.0, sum(r.value for r in of.values())), max(r.at_s for r in of.values()))
         for process, of in near.items()
     }
-
-
-def _finding(
-    scene: Scene, process: Labels, since_s: float, page: Reading | None, cpu: Reading | None, nodes: int
-) -> Finding:
-    evidence = []
-    told = []
-    if page is not None:
-        evidence.append(Evidence("local_pages", page.value, Unit.RATIO, 1.0))
-        told.append(f"{page.value:.0%} of its pages")
-    if cpu is not None:
-        evidence.append(Evidence("local_cpus", cpu.value, Unit.RATIO, 1 / nodes if nodes else None))
-        told.append(f"{cpu.value:.0%} of its CPUs")
-    where = "GPU " + "+".join(gpu.gpu for gpu in scene.holders(process[0])) if scene.holders(process[0]) else "its GPU"
-    return Finding(
-        "numa_remote",
-        process_entity(scene, process),
-        Severity.WARNING,
-        since_s,
-        f"{' and '.join(told)} on the NUMA node of {where}",
-        tuple(evidence),
-    )

@@ -5,11 +5,15 @@ mean over the last tokens of each request; tokens per second are those of reques
 which they were made, and are told once both sides have enough of them. Requests that are not bound, and those without
 token times or counts, are left out; where nothing is known there are no figures.
 
-Bounded: seconds of the newest minutes, for as many sets of GPUs; per step the newest requests only.
+What was before is looked up once for each beginning, when it is first asked for, and kept while it is asked for: a
+throttling may last longer than the seconds that are kept.
+
+Bounded: seconds of the newest minutes, for as many sets of GPUs; as many beginnings; per step the newest requests only.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +29,7 @@ PER_STEP: Final = 256
 TAIL: Final = 64
 """Steps at the end of a request that count for its latency: a second or so, so that it tells of that time."""
 BEFORE_S: Final = 60.0
+BEGINNINGS_MAX: Final = 128
 LEAST_REQUESTS: Final = 5
 LEAST_S: Final = 15.0
 """Shorter than this, tokens of requests that ended say nothing of a rate."""
@@ -51,6 +56,8 @@ class Pace:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[GpuUuid, ...], dict[int, _Second]] = {}
+        self._before: OrderedDict[tuple[str, float], tuple[_Second, float]] = OrderedDict()
+        """By GPU and beginning: sums over the time before it, and its seconds; the one asked for last at the end."""
         self._began_s: float | None = None
 
     def feed(self, scene: Scene) -> None:
@@ -90,20 +97,35 @@ class Pace:
     def evidence(self, uuid: str, since_s: float, at_s: float) -> tuple[Evidence, ...]:
         """``inter_token_latency`` and ``tokens_per_second`` since and before, as far as they are known."""
         seconds = [seconds for gpus, seconds in self._groups.items() if uuid in gpus]
-        before = _sum(seconds, since_s - BEFORE_S, since_s)
+        before, before_s = self._before_of(uuid, since_s, at_s, seconds)
         # A request that ended within a second of the beginning was made before it.
-        now = _sum(seconds, since_s + 1.0, at_s + 1.0)
+        now_since_s = max(since_s + 1.0, at_s - KEPT_S)
+        now = _sum(seconds, now_since_s, at_s + 1.0)
         found = []
         if before.gaps and now.gaps:
             latencies = (now.gap_s / now.gaps, before.gap_s / before.gaps)
             found.append(Evidence("inter_token_latency", latencies[0], Unit.SECONDS, latencies[1]))
-        before_s = min(BEFORE_S, since_s - (self._began_s if self._began_s is not None else since_s))
-        now_s = at_s - since_s - 1.0
+        now_s = at_s - now_since_s
         enough = min(before.requests, now.requests) >= LEAST_REQUESTS and min(before_s, now_s) >= LEAST_S
         if enough and before.tokens:
             rates = (now.tokens / now_s, before.tokens / before_s)
             found.append(Evidence("tokens_per_second", rates[0], Unit.NONE, rates[1]))
         return tuple(found)
+
+    def _before_of(
+        self, uuid: str, since_s: float, at_s: float, seconds: Iterable[dict[int, _Second]]
+    ) -> tuple[_Second, float]:
+        """Sums over the time before a beginning, as they were when first asked for, and how many seconds these are."""
+        key = (uuid, since_s)
+        before = self._before.pop(key, None)
+        if before is None:
+            began_s = self._began_s if self._began_s is not None else since_s
+            first_s = max(since_s - BEFORE_S, began_s, at_s - KEPT_S)
+            before = _sum(seconds, since_s - BEFORE_S, since_s), max(0.0, since_s - first_s)
+        self._before[key] = before
+        if len(self._before) > BEGINNINGS_MAX:
+            self._before.popitem(last=False)
+        return before
 
 
 def _sum(groups: Iterable[dict[int, _Second]], since_s: float, until_s: float) -> _Second:

@@ -33,7 +33,7 @@ FORGET_S: Final = 600.0
 _LEAST_SPREAD: Final = 0.02
 """Of the score before: scores that never vary have no spread."""
 _BACK: Final = 0.5
-"""Of the fall: half of it regained is the end."""
+"""Of the fall of the score, or of the rate: half of it regained is the end."""
 _HASH: Final = 16
 
 
@@ -49,6 +49,8 @@ class _Group:
         self.since_s: float | None = None
         self.before: tuple[float, float] = (0.0, 0.0)
         """Score and rate, of the time before."""
+        self.lowest: tuple[float, float] = (0.0, 0.0)
+        """The same of the newest five, at their lowest since."""
         self.fallen: deque[tuple[float, float]] = deque(maxlen=KEPT)
         """Scores and rates since."""
 
@@ -61,7 +63,8 @@ class QualityDrop:
             "quality_drop",
             "The median score of the newest five evaluated requests of a prompt group is below the median before by "
             "more than `deviations` robust spreads and more than `least_fall` of it, and that of their tokens per "
-            "second by more than `slower`.",
+            "second by more than `slower`. Over when half of what either fell is regained and this is no longer so; a "
+            "level that lasts `settled_s` is the new normal.",
             (Severity.WARNING,),
             "Compare what serves this group now with before: model and quantization, sampling parameters, truncated "
             "contexts, answers cut off by time-outs; an overloaded server may do both.",
@@ -72,12 +75,16 @@ class QualityDrop:
         "deviations": "1.4826 median absolute deviations of single scores; the median of five varies half as much.",
         "least_fall": "Ratio of the score.",
         "slower": "Ratio of tokens per second.",
+        "settled_s": "Seconds after which a level is normal.",
     }
 
-    def __init__(self, *, deviations: float = 3.0, least_fall: float = 0.05, slower: float = 0.1) -> None:
+    def __init__(
+        self, *, deviations: float = 3.0, least_fall: float = 0.05, slower: float = 0.1, settled_s: float = 900.0
+    ) -> None:
         self._deviations = deviations
         self._least_fall = least_fall
         self._slower = slower
+        self._settled_s = settled_s
         self._groups: OrderedDict[tuple[str, str, str], _Group] = OrderedDict()
         """By model, prompt group and evaluation; the one seen longest ago first."""
 
@@ -110,28 +117,43 @@ class QualityDrop:
         if group.since_s is not None:
             group.fallen.append((score, rate))
         if len(group.newest) == NEWEST:
-            self._judge(group)
+            self._judge(group, scene.at_s)
 
-    def _judge(self, group: _Group) -> None:
+    def _judge(self, group: _Group, at_s: float) -> None:
         score, rate = _medians([(each[1], each[2]) for each in group.newest])
-        if group.since_s is not None:
-            before_score, before_rate = group.before
-            back = score > before_score - _BACK * self._least_fall * abs(before_score)
-            if back or rate > (1 - _BACK * self._slower) * before_rate:
-                group.since_s = None
+        usual = self._fallen_from(group, score, rate)
+        if group.since_s is None:
+            if usual is not None:
+                group.since_s = group.newest[0][0]
+                group.before, group.lowest = usual, (score, rate)
+                group.fallen.clear()
+                group.fallen.extend((each[1], each[2]) for each in group.newest)
             return
+        group.lowest = min(group.lowest[0], score), min(group.lowest[1], rate)
+        is_back = any(
+            now > before - _BACK * (before - lowest)
+            for now, before, lowest in zip((score, rate), group.before, group.lowest, strict=True)
+        )
+        if is_back and usual is None:  # of a deep fall half is still one
+            group.since_s = None
+        elif at_s - group.since_s >= self._settled_s:
+            group.since_s = None
+            group.scores.clear()
+            group.rates.clear()
+            for fallen_score, fallen_rate in group.fallen:
+                group.scores.feed(fallen_score)
+                group.rates.feed(fallen_rate)
+
+    def _fallen_from(self, group: _Group, score: float, rate: float) -> tuple[float, float] | None:
+        """The usual score and rate, where these are far enough below."""
         usual_score, spread, usual_rate = group.scores.median, group.scores.spread, group.rates.median
         if usual_score is None or spread is None or usual_rate is None:
-            return
-        fall = usual_score - score
+            return None
         least = max(
             self._deviations * max(spread, _LEAST_SPREAD * abs(usual_score)), self._least_fall * abs(usual_score)
         )
-        if fall > least and rate < (1 - self._slower) * usual_rate:
-            group.since_s = group.newest[0][0]
-            group.before = (usual_score, usual_rate)
-            group.fallen.clear()
-            group.fallen.extend((each[1], each[2]) for each in group.newest)
+        is_fallen = usual_score - score > least and rate < (1 - self._slower) * usual_rate
+        return (usual_score, usual_rate) if is_fallen else None
 
     def _findings(self) -> Iterator[Finding]:
         for (model, prompts, name), group in self._groups.items():

@@ -125,11 +125,12 @@ class ModelLatencies:
         position = int(np.searchsorted(sums, share * sums[-1]))
         return float(_LAG_LEAST_S * 2 ** (min(position, _LAGS - 1) / _LAG_PER_DOUBLING))
 
-    def contexts(self, measure: int) -> NDArray[np.int64]:
+    def contexts(self, measure: int, at_s: float) -> NDArray[np.int64]:
         """Log-bucket counts of the last ten minutes by bucket of context: shape (CONTEXT_BUCKETS, SIZE).
 
-        measure: a Signal, or RESPONSE.
+        measure: a Signal, or RESPONSE. at_s: now; what is older is forgotten, though no request came since.
         """
+        self._slots.advance(int(at_s // CONTEXT_SLOT_S))
         found: NDArray[np.int64] = self._contexts[:, measure].sum(axis=0, dtype=np.int64)
         return found
 
@@ -264,6 +265,8 @@ class RecentLatencies:
         self._models: dict[tuple[str, str], ModelLatencies] = {}
         self.left_out = 0
         """Requests of pairs beyond the 16."""
+        self._late_before = 0
+        """Of pairs that made room."""
 
     def feed(self, records: Iterable[RequestRecord], at_s: float) -> None:
         """Requests that became known since the last step. at_s: steady seconds now, never less than before."""
@@ -277,6 +280,11 @@ class RecentLatencies:
             else:
                 model.add(of, at_s)
 
+    @property
+    def late(self) -> int:
+        """Observations that came too late, of all pairs there ever were. Never less than before."""
+        return self._late_before + sum(model.late for model in self._models.values())
+
     def models(self) -> list[ModelLatencies]:
         """Every pair, in the order in which they were first seen."""
         return list(self._models.values())
@@ -286,7 +294,7 @@ class RecentLatencies:
             oldest = min(self._models, key=lambda key: self._models[key].seen_s)
             if at_s - self._models[oldest].seen_s < IDLE_S:
                 return None
-            del self._models[oldest]
+            self._late_before += self._models.pop(oldest).late
         made = self._models[pair] = ModelLatencies(*pair)
         return made
 

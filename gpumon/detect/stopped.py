@@ -5,6 +5,8 @@ from the process's state every half second, so that a stop of a second is seen f
 Frozen by the cgroup freezer or stuck in the kernel, a process has no such state: then its CPU time does not move at
 all, its GPUs do nothing, and requests are open on a model that runs on them. An idle server does not look like that: it
 has no open requests. Without bound requests or readings of SM activity only the first way is left.
+
+Processes of one cgroup are one incident, over when all of them run; where there is no container, each is its own.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from gpumon import catalogue
 from gpumon.detect.detector import Evidence, Finding, IncidentKind, Severity
 from gpumon.detect.scene import Growth, Labels, Scene
-from gpumon.detect.serving import process_entity
+from gpumon.detect.serving import cgroup_of, group_entity, main_process
 from gpumon.model import Unit
 
 WITHIN_S: Final = 3.0
@@ -51,6 +53,26 @@ class _Pace:
     found: bool = False
 
 
+class _Seen(NamedTuple):
+    """A process that stands still, or did until now."""
+
+    process: Labels
+    since_s: float
+    lasted_s: float
+    summary: str
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(slots=True)
+class _Episode:
+    """Of one cgroup, from the first of its processes that stands still until all run again."""
+
+    named: Labels
+    since_s: float
+    worst: _Seen
+    processes: dict[Labels, None] = field(default_factory=dict)
+
+
 class ProcessStopped:
     """Finds ``process_stopped``."""
 
@@ -76,12 +98,44 @@ class ProcessStopped:
         self._still_s = still_s
         self._stops: dict[Labels, _Stops] = {}
         self._paces: dict[Labels, _Pace] = {}
+        self._episodes: dict[Labels, _Episode] = {}
+        """By cgroup."""
 
     def step(self, scene: Scene) -> Iterable[Finding]:
-        yield from self._by_state(scene)
-        yield from self._by_time(scene)
+        seen: dict[Labels, list[_Seen]] = {}
+        for each in (*self._by_state(scene), *self._by_time(scene)):
+            seen.setdefault(cgroup_of(each.process), []).append(each)
+        lasting = {cgroup_of(process) for process, state in self._all() if state.found}
+        findings = [self._finding(scene, group, of, is_over=group not in lasting) for group, of in seen.items()]
+        self._episodes = {group: episode for group, episode in self._episodes.items() if group in lasting}
+        return findings
 
-    def _by_state(self, scene: Scene) -> Iterator[Finding]:
+    def _all(self) -> Iterator[tuple[Labels, _Stops | _Pace]]:
+        yield from self._stops.items()
+        yield from self._paces.items()
+
+    def _finding(self, scene: Scene, group: Labels, seen: list[_Seen], *, is_over: bool) -> Finding:
+        """Of a cgroup, with the figures of the process that stood still for longest."""
+        members = [each.process for each in seen]
+        worst = max(seen, key=lambda each: each.lasted_s)
+        episode = self._episodes.get(group)
+        if episode is None:
+            episode = self._episodes[group] = _Episode(main_process(scene, members), worst.since_s, worst)
+        episode.since_s = min(episode.since_s, *(each.since_s for each in seen))
+        episode.worst = worst if worst.lasted_s >= episode.worst.lasted_s else episode.worst
+        episode.processes |= dict.fromkeys(members)
+        told, count = episode.worst, len(episode.processes)
+        return Finding(
+            "process_stopped",
+            group_entity(scene, episode.named, episode.processes),
+            Severity.CRITICAL,
+            episode.since_s,
+            told.summary + (f", the longest of {count} processes" if count > 1 else ""),
+            (*told.evidence, Evidence("processes", float(count), Unit.NONE)),
+            over=is_over,
+        )
+
+    def _by_state(self, scene: Scene) -> Iterator[_Seen]:
         grown = scene.grown(catalogue.PROCESS_STOPPED_SECONDS)
         for labels, amount, dt_s, at_s in grown:
             if amount <= 0:
@@ -103,9 +157,9 @@ class ProcessStopped:
             if is_over or labels not in there:
                 del self._stops[labels]
             if stops.found:
-                yield _stopped(scene, labels, stops, is_over=labels not in self._stops)
+                yield _stopped(labels, stops)
 
-    def _by_time(self, scene: Scene) -> Iterator[Finding]:
+    def _by_time(self, scene: Scene) -> Iterator[_Seen]:
         paces: dict[Labels, _Pace] = {}
         there = scene.values(catalogue.PROCESS_CPU_SECONDS)
         for growth in scene.grown(catalogue.PROCESS_CPU_SECONDS):
@@ -114,7 +168,7 @@ class ProcessStopped:
             if growth.amount > 0:
                 pace.usual += (growth.rate - pace.usual) * min(1.0, growth.dt_s / _REMEMBERS_S)
                 if pace.found:
-                    yield _still(scene, growth, pace, is_over=True)
+                    yield _still(growth, pace, growth.rate)
                 pace.still_since_s, pace.found = None, False
                 continue
             if pace.still_since_s is None:
@@ -123,7 +177,7 @@ class ProcessStopped:
             may = lasts and pace.usual >= _BUSY and growth.labels not in self._stops
             if may and (pace.found or _has_work(scene, growth.labels[0])):
                 pace.found = True
-                yield _still(scene, growth, pace, is_over=False)
+                yield _still(growth, pace, 0.0)
         # A reading that is not new leaves things as they are.
         kept = {labels: pace for labels, pace in self._paces.items() if labels not in paces and labels in there}
         self._paces = kept | paces
@@ -148,31 +202,25 @@ def _has_work(scene: Scene, pid: str) -> bool:
     )
 
 
-def _stopped(scene: Scene, labels: Labels, stops: _Stops, *, is_over: bool) -> Finding:
+def _stopped(labels: Labels, stops: _Stops) -> _Seen:
     lasted_s = stops.stops[-1][0] - stops.since_s
-    return Finding(
-        "process_stopped",
-        process_entity(scene, labels),
-        Severity.CRITICAL,
+    return _Seen(
+        labels,
         stops.since_s,
+        stops.total_s,
         f"stopped for {stops.total_s:.2g} of {lasted_s:.2g} s (state T)",
         (Evidence("stopped", stops.total_s, Unit.SECONDS), Evidence("stopped_within", lasted_s, Unit.SECONDS)),
-        over=is_over,
     )
 
 
-def _still(scene: Scene, growth: Growth, pace: _Pace, *, is_over: bool) -> Finding:
+def _still(growth: Growth, pace: _Pace, cpus: float) -> _Seen:
+    """cpus: that it uses now."""
     since_s = pace.still_since_s if pace.still_since_s is not None else growth.at_s
     lasted_s = growth.at_s - since_s
-    return Finding(
-        "process_stopped",
-        process_entity(scene, growth.labels),
-        Severity.CRITICAL,
+    return _Seen(
+        growth.labels,
         since_s,
+        lasted_s,
         f"no CPU time for {lasted_s:.2g} s ({pace.usual:.2g} CPUs before), its GPU idle, with requests open",
-        (
-            Evidence("still", lasted_s, Unit.SECONDS),
-            Evidence("cpus", growth.rate if is_over else 0.0, Unit.NONE, pace.usual),
-        ),
-        over=is_over,
+        (Evidence("still", lasted_s, Unit.SECONDS), Evidence("cpus", cpus, Unit.NONE, pace.usual)),
     )

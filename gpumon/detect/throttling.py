@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from gpumon import catalogue
-from gpumon.detect.clocks import CALM, LOOK_BACK_S, Gpu, Watch, Watched, clock_before, middle, tell
+from gpumon.detect.clocks import CALM, LOOK_BACK_S, Gpu, Watch, Watched, clock_before, middle, tell, weight
 from gpumon.detect.detector import Finding, IncidentKind, Severity, gpu_entity
 from gpumon.detect.scene import Scene
 

@@ -1,9 +1,10 @@
 """Which requests an incident touched: those that ran, while it held, on what it is of.
 
-A request ran on an entity when its binding holds the entity's GPU or process, when its server and model or its tenant
-are the entity's, or, for the host, when it is bound to anything here. What is told of a request comes when it has
-ended, and an incident is found a while after it began: so the newest requests are remembered, bounded, and looked
-through when one opens. A request that is still running when an incident closes is not among those it touched.
+A request ran on an entity when its binding holds the entity's GPU or process, or a GPU of that process, when its server
+and model (of a server known by its metrics page, its model) or its tenant are the entity's, or, for the host, when it
+is bound to anything here. What is told of a request comes when it has ended, and an incident is found a while after it
+began: so the newest requests are remembered, bounded, and looked through when one opens. A request that is still
+running when an incident closes is not among those it touched.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from gpumon.detect.detector import Entity
 from gpumon.detect.incident import Incident
+from gpumon.detect.scene import Holder
 from gpumon.model import Binding, RequestRecord
 
 TRACES = 32
@@ -24,6 +26,9 @@ REMEMBERED = 4096
 
 Key = tuple[str, str]
 """What a request ran on: a scope, and a name in it."""
+
+Holders = Callable[[str], Iterable[Holder]]
+"""``Scene.holders``."""
 
 _PID = re.compile(r"pid ([0-9]{1,10})\b")
 
@@ -45,6 +50,8 @@ class _Ran(NamedTuple):
             yield "gpu", uuid
         yield "server", self.server
         yield "server", f"{self.server}/{self.model}"
+        if self.model:
+            yield "model", self.model
         if self.tenant:
             yield "tenant", self.tenant
         if self.binding.pid is not None:
@@ -53,20 +60,26 @@ class _Ran(NamedTuple):
             yield "host", ""
 
 
-def keys_of(entity: Entity) -> list[Key]:
-    """What a request of the entity runs on; any of them."""
+def keys_of(entity: Entity, holders: Holders) -> list[Key]:
+    """What a request of the entity runs on; any of them. Of a process also the GPUs that it holds."""
     keys = [("gpu", entity.uuid)] if entity.uuid else []
     if entity.scope == "process":
         pid = _PID.search(entity.name)
         if pid is not None:
             keys.append(("process", pid[1]))
+            keys += [("gpu", held.uuid) for held in holders(pid[1])]
     elif entity.scope == "host":
         keys.append(("host", ""))
     elif entity.scope == "tenant":
         keys.append(("tenant", entity.name))
     elif entity.scope == "server":
-        # A request does not tell which of a model's endpoints it came to.
-        keys.append(("server", entity.name.partition(" at ")[0]))
+        # A request does not tell which of a model's endpoints it came to, and one that gpumon passed on not which
+        # kind of server: where a page names the server, the model is enough.
+        name, at, _ = entity.name.partition(" at ")
+        keys.append(("server", name))
+        model = name.partition("/")[2]
+        if at and model:
+            keys.append(("model", model))
     return keys
 
 
@@ -93,17 +106,17 @@ class Touched:
         ]
         self._recent.extend(self._new)
 
-    def opened(self, incidents: Iterable[Incident]) -> None:
-        """Note for incidents that are new what ran since they began."""
-        _note(incidents, self._recent)
+    def opened(self, incidents: Iterable[Incident], holders: Holders) -> None:
+        """Note for incidents that are new what ran since they began. holders: GPUs that a process holds now."""
+        _note(incidents, self._recent, holders)
 
-    def went_on(self, incidents: Iterable[Incident]) -> None:
+    def went_on(self, incidents: Iterable[Incident], holders: Holders) -> None:
         """Note for incidents that were open before what is new."""
-        _note(incidents, self._new)
+        _note(incidents, self._new, holders)
 
 
-def _note(incidents: Iterable[Incident], requests: Iterable[_Ran]) -> None:
-    wanted = [(incident, keys_of(incident.entity)) for incident in incidents]
+def _note(incidents: Iterable[Incident], requests: Iterable[_Ran], holders: Holders) -> None:
+    wanted = [(incident, keys_of(incident.entity, holders)) for incident in incidents]
     if not wanted:
         return
     ran = list(requests)

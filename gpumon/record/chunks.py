@@ -70,7 +70,6 @@ class Chunks:
 
     def __init__(self, writer: Writer, stream: int, writer_id: int, mask: Mask | None, bounds: Bounds) -> None:
         """writer_id: tells it apart from others that append to the same stream."""
-        self.written_bytes = 0
         self._writer = writer
         self._stream = stream
         self._mask = mask
@@ -156,7 +155,7 @@ class Chunks:
         if times or batch.calls:
             first_s, last_s = min(times, default=self._now_s), max(times, default=self._now_s)
             head = HEAD.pack(first_s, last_s, self._now_s, self._offset_s)
-            self.written_bytes += self._writer.write(self._stream, head + pack(batch))
+            self._writer.write(self._stream, head + pack(batch))
             self._batch = Batch(batch.writer, False, [], [], [], [])
 
     # --- answers ----------------------------------------------------------------------------------------------------

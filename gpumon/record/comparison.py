@@ -4,8 +4,9 @@ Before is up to BEFORE_S before the effect began, during until it was last seen 
 from there to the end of the recording. Gauges are compared by their means; counters by their rates, of the growth from
 each reading to the next one in that time; what falls began anew. How much a signal moved is a robust z-score: the
 difference between during and the median before, in units of the spread before (1.4826 times the median absolute
-deviation), or of a hundredth of the larger of the two where the spread is less: so the move of a signal that stood
-still counts by its relative size, and is at most 200.
+deviation), or where that is less of a hundredth of the larger of the two, or of the least that matters in its unit:
+so the move of a signal that stood still counts by its relative size, is at most 200, and is little where the signal is
+next to nothing before and during. First come the signals of the incident's own GPU and process that moved by OWN_SCORE.
 
 Left out: gpumon's own account of incidents, and moments in time, which always move.
 """
@@ -27,6 +28,23 @@ from gpumon.record.flight_reader import Series
 BEFORE_S = 300.0
 _LEAST_SPREAD = 0.01
 """Of the larger of the two values."""
+_LEAST_MATTERS: dict[str, float] = {
+    Unit.RATIO: 0.005,
+    Unit.CELSIUS: 0.5,
+    Unit.HERTZ: 5e6,
+    Unit.WATTS: 2.0,
+    Unit.BYTES: 1e6,
+    Unit.NONE: 0.05,
+}
+"""Of a gauge; a state that flips counts for 20."""
+_LEAST_RATE_MATTERS: dict[str, float] = {
+    Unit.SECONDS: 0.005,
+    Unit.JOULES: 2.0,
+    Unit.BYTES: 1e6,
+    Unit.NONE: 0.05,
+}
+"""Of a counter, per second: of seconds it is a share, of joules a power."""
+OWN_SCORE = 3.0
 _OWN = frozenset(metric.name for metric in GROUPS["incidents"])
 
 
@@ -62,6 +80,29 @@ class Change(NamedTuple):
     """During over before, less 1; None where there is no such ratio."""
     score: float | None
     """By how much it moved; None where one of the two is not known."""
+    least: float | None = None
+    """Smallest and largest reading during, of a gauge."""
+    most: float | None = None
+
+
+class Subject(NamedTuple):
+    """Whose signals come first: labels that name the incident's GPU or process; empty ones name nothing."""
+
+    uuid: str = ""
+    gpu: str = ""
+    pid: str = ""
+
+    def has(self, labels: tuple[tuple[str, str], ...]) -> bool:
+        """Whether a signal with these labels is its own."""
+        found = dict(labels)
+        if self.pid and found.get("pid") == self.pid:
+            return True
+        if self.uuid and "uuid" in found:
+            return found["uuid"] == self.uuid
+        return bool(self.gpu) and found.get("gpu") == self.gpu
+
+
+NOBODY = Subject()
 
 
 def periods(since_s: float, seen_s: float | None, ended_s: float) -> Periods:
@@ -72,8 +113,8 @@ def periods(since_s: float, seen_s: float | None, ended_s: float) -> Periods:
     return Periods(before, Period(since_s, max(held_until_s, since_s)), after)
 
 
-def compare(series: Iterable[Series], when: Periods) -> list[Change]:
-    """One for each signal with a reading before or during, those that moved most first."""
+def compare(series: Iterable[Series], when: Periods, subject: Subject = NOBODY) -> list[Change]:
+    """One for each signal with a reading before or during: the subject's own that moved, then those that moved most."""
     with np.errstate(over="ignore", invalid="ignore"):  # values near the end of doubles: no figure then
         changes = [
             change
@@ -81,7 +122,11 @@ def compare(series: Iterable[Series], when: Periods) -> list[Change]:
             if one.name not in _OWN and one.unit != Unit.TIMESTAMP
             if (change := _compared(one, when)) is not None
         ]
-    return sorted(changes, key=_order)
+    return sorted(changes, key=lambda change: (not _is_own(change, subject), *_order(change)))
+
+
+def _is_own(change: Change, subject: Subject) -> bool:
+    return change.score is not None and abs(change.score) >= OWN_SCORE and subject.has(change.labels)
 
 
 def _order(change: Change) -> tuple[float, float, str, tuple[tuple[str, str], ...]]:
@@ -92,15 +137,20 @@ def _order(change: Change) -> tuple[float, float, str, tuple[tuple[str, str], ..
 def _compared(series: Series, when: Periods) -> Change | None:
     is_rate = series.kind == Kind.COUNTER
     before, base = _told(series, when.before, is_rate)
-    during, _ = _told(series, when.during, is_rate)
+    during, held = _told(series, when.during, is_rate)
     after = _told(series, when.after, is_rate)[0] if when.after is not None else None
     if before is None and during is None:
         return None
     change = score = None
     if before is not None and during is not None:
         change = _finite(during / before - 1.0) if before else None
-        score = _score(base, during)
-    return Change(series.name, series.labels, series.unit, is_rate, before, during, after, change, score)
+        least = (_LEAST_RATE_MATTERS if is_rate else _LEAST_MATTERS).get(series.unit, 0.0)
+        score = _score(base, during, least)
+    least_held = most_held = None
+    if len(held) and not is_rate:
+        least_held, most_held = _finite(float(held.min())), _finite(float(held.max()))
+    told = (before, during, after, change, score, least_held, most_held)
+    return Change(series.name, series.labels, series.unit, is_rate, *told)
 
 
 def _told(series: Series, period: Period, is_rate: bool) -> tuple[float | None, NDArray[np.float64]]:
@@ -120,10 +170,10 @@ def _told(series: Series, period: Period, is_rate: bool) -> tuple[float | None, 
     return _finite(float(grown.sum() / passed.sum())), grown / passed
 
 
-def _score(base: NDArray[np.float64], during: float) -> float | None:
+def _score(base: NDArray[np.float64], during: float, least: float) -> float | None:
     median = float(np.median(base))
     spread = 1.4826 * float(np.median(np.abs(base - median)))
-    spread = max(spread, _LEAST_SPREAD * max(abs(median), abs(during)))
+    spread = max(spread, _LEAST_SPREAD * max(abs(median), abs(during)), least)
     return _finite((during - median) / spread) if spread > 0.0 else 0.0
 
 

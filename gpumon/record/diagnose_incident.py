@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gpumon.config import Config
-from gpumon.record.comparison import Change, Periods, compare, periods, shown, shown_duration, shown_time
+from gpumon.record.comparison import Change, Periods, Subject, compare, periods, shown, shown_duration, shown_time
+from gpumon.record.fast_series import PREFIX, fast_series
 from gpumon.record.flight_folder import SUBFOLDER, SUFFIX, named_after, recordings
 from gpumon.record.flight_reader import Flight, FlightError, IncidentRecord, read_flight, read_incidents
 
 LATEST = "latest"
 PLAIN_WIDTH = 120
+_PID = re.compile(r"\bpid (\d{1,10})\b", re.ASCII)
+"""In the name of a process that an incident is of."""
 _NEWEST = 4
 """Recordings among which the latest incident is: the newest one, but for clocks that were set."""
 _SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
@@ -55,7 +59,7 @@ def main(config: Config, incident_id: str, folder: Path | None, json_output: boo
         click.echo(f"gpumon: {error.filename or folder}: {error.strerror or error}", err=True)
         return 1
     when = _when(flight, incident)
-    changes = compare(flight.series, when)
+    changes = compare([*flight.series, *fast_series(flight, incident)], when, _subject(incident))
     if json_output:
         click.echo(json.dumps(_as_data(flight, incident, when, changes[:limit]), indent=2, allow_nan=False))
     else:
@@ -106,6 +110,11 @@ def _incidents(path: Path) -> list[IncidentRecord]:
         return read_incidents(path)
     except (FlightError, OSError):
         return []
+
+
+def _subject(incident: IncidentRecord) -> Subject:
+    told = _PID.search(incident.entity)
+    return Subject(incident.uuid, incident.gpu, told[1] if told is not None else "")
 
 
 def _when(flight: Flight, incident: IncidentRecord) -> Periods:
@@ -160,6 +169,8 @@ def _as_data(flight: Flight, incident: IncidentRecord, when: Periods, changes: S
                 "before": change.before,
                 "during": change.during,
                 "after": change.after,
+                "during_least": change.least,
+                "during_most": change.most,
                 "change": change.change,
                 "score": change.score,
             }
@@ -254,6 +265,8 @@ def _signals(changes: Sequence[Change]) -> Table:
         figures = [
             shown(value, change.unit, is_rate=change.is_rate) for value in (change.before, change.during, change.after)
         ]
+        if change.name.startswith(PREFIX) and change.least is not None and change.most is not None:
+            figures[1] += f" ({shown(change.least, change.unit)} to {shown(change.most, change.unit)})"
         relative = f"{100 * change.change:+,.0f} %" if change.change is not None else ""
         score = f"{change.score:+.1f}" if change.score is not None else "-"
         table.add_row(name, *(Text(text) for text in (*figures, relative, score)))

@@ -9,6 +9,9 @@ CLOSED_S past its closing if that is sooner. An incident that opens within JOIN_
 no further recording may run (MOST_RUNNING), is recorded in the newest one that runs, which then lasts for it too, up
 to twice ``after_s`` in all; MOST_INCIDENTS are listed in one recording. Further ones are counted as skipped.
 
+When an incident of a recording that has ended closes later, what it came to and what was CLOSED_S around its closing
+are added to the file, if it is still there and has room; MOST_ENDED recordings wait for that, as long as gpumon runs.
+
 A write that fails ends that recording, whose file stays as far as it can be read; it is counted, and a miss of the
 source until a write succeeds. While writing does not work it is tried every RETRY_S. Nothing is synced: a crash of the
 machine may take the last seconds that were written.
@@ -22,6 +25,7 @@ import logging
 import math
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +36,7 @@ from gpumon.model import GpuUuid, Item, Miss, Reason, Sample
 from gpumon.record.fast_past import FastPast, FastRows
 from gpumon.record.flight_file import MOST_INCIDENTS, Appender, FlightFile, header
 from gpumon.record.flight_folder import FlightFolder
-from gpumon.record.format import Writer
+from gpumon.record.format import FormatError, Writer
 from gpumon.record.past import Chunk, Past
 from gpumon.store import View
 
@@ -43,6 +47,7 @@ CLOSED_S = 10.0
 APPEND_S = 10.0
 """What follows is written this often."""
 RETRY_S = 30.0
+MOST_ENDED = 64
 _FIRST_SHARE = 0.75
 """Of a file, for what was before."""
 _SIZE_S = 10.0
@@ -53,6 +58,8 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 Create = Callable[[Path, Mapping[str, object]], Appender]
 """Begins a file with this header. Raises OSError."""
+Reopen = Callable[[Path], Appender]
+"""Goes on with a file. Raises OSError, FormatError."""
 
 
 class FlightMemory:
@@ -81,6 +88,10 @@ class _Recording:
     incidents: list[Incident] = field(default_factory=list)
     heard_s: list[float] = field(default_factory=list)
     """When each of them opened; for one from an earlier life of gpumon, when it was found again."""
+    is_told: bool = False
+    """Whether all of them are in the file."""
+    open: list[Incident] = field(default_factory=list)
+    """Once it has ended: those of which the file does not tell the end yet."""
     chunk: int = 0
     """The last one that is in the file, or was left out of it."""
     fast_s: dict[GpuUuid, float] = field(default_factory=dict)
@@ -89,15 +100,27 @@ class _Recording:
     def add(self, incident: Incident, heard_s: float) -> None:
         self.incidents.append(incident)
         self.heard_s.append(heard_s)
-        self.file.incidents(self.incidents)
+        self.is_told = False
         incident.recording = self.path.name
+
+    def tell(self) -> None:
+        """Write the incidents, if there are new ones. Raises OSError."""
+        if not self.is_told:
+            self.file.incidents(self.incidents)
+            self.is_told = True
 
     def end_s(self, after_s: float) -> float:
         ends_s = [
-            min(heard_s + after_s, math.inf if incident.closed_s is None else incident.closed_s + CLOSED_S)
+            min(heard_s + after_s, _over_s(incident))
             for incident, heard_s in zip(self.incidents, self.heard_s, strict=True)
         ]
         return min(max(ends_s), self.started_s + 2 * after_s)
+
+
+def _over_s(incident: Incident) -> float:
+    """When all is over that a recording is to tell of it; never, while it is open."""
+    closed_s = incident.closed_s  # asked once: another thread may open it again
+    return math.inf if closed_s is None else closed_s + CLOSED_S
 
 
 class FlightRecorder:
@@ -115,6 +138,7 @@ class FlightRecorder:
         after_s: float,
         file_bytes: int,
         create: Create = Writer.create,
+        reopen: Reopen = Writer.open_append,
     ) -> None:
         """to_unix: of steady seconds. file_bytes: most of one recording; its oldest part is left out first."""
         self._past = past
@@ -124,6 +148,7 @@ class FlightRecorder:
         self._after_s = after_s
         self._file_bytes = file_bytes
         self._create = create
+        self._reopen = reopen
         self._lock = threading.Lock()
         """Over the two that follow, held for a moment."""
         self._inbox: list[tuple[Incident, float]] = []
@@ -131,6 +156,8 @@ class FlightRecorder:
         self._step_lock = threading.Lock()
         """A pass that outlived a reload may still run. What follows is under it."""
         self._running: list[_Recording] = []
+        self._ended: deque[_Recording] = deque(maxlen=MOST_ENDED)
+        """Those with incidents that were open then."""
         self._appended_s = -math.inf
         """When what followed was last written to those that run."""
         self._is_ok: bool | None = None
@@ -186,10 +213,7 @@ class FlightRecorder:
         if newest is None or (heard_s - newest.started_s > JOIN_S and len(self._running) < self._folder.most_running):
             self._begin(incident, heard_s, at_s)
         elif len(newest.incidents) < MOST_INCIDENTS:
-            try:
-                newest.add(incident, heard_s)
-            except OSError as error:
-                self._failed(error, at_s, newest)
+            newest.add(incident, heard_s)
         else:
             self._count("skipped")
 
@@ -205,7 +229,9 @@ class FlightRecorder:
         recording = _Recording(path, FlightFile(out, self._file_bytes), at_s)
         self._running.append(recording)
         try:
+            recording.file.incidents([incident])
             recording.add(incident, heard_s)
+            recording.is_told = True
             self._past.seal()
             chunks, fast = self._past.chunks(), self._fast_past.after({})
             recording.file.begin(chunks, fast, int(self._file_bytes * _FIRST_SHARE))
@@ -230,9 +256,43 @@ class FlightRecorder:
                     self._append(recording)
                 except OSError as error:
                     self._failed(error, at_s, recording)
+        for recording in list(self._ended):
+            over = [incident for incident in recording.open if at_s >= _over_s(incident)]
+            if over:
+                self._tell_end(recording, over, at_s)
+
+    def _tell_end(self, recording: _Recording, over: list[Incident], at_s: float) -> None:
+        """Add to a recording that has ended what became of incidents that were open then."""
+        recording.open = [incident for incident in recording.open if incident not in over]
+        if not recording.open:
+            self._ended.remove(recording)
+        file = recording.file
+        try:
+            file.reopen(self._reopen(recording.path))
+            self._past.seal()
+            since_s = min(_over_s(incident) for incident in over) - 2 * CLOSED_S
+            chunks = [chunk for chunk in self._past.chunks(recording.chunk) if chunk.last_s >= since_s]
+            file.go_on(chunks, ())
+            self._note(recording, chunks, [])
+            file.incidents(recording.incidents, is_last=True)
+            file.end("complete", at_s)
+        except (FileNotFoundError, FormatError):  # made room for others, or is no longer what it was
+            self._forget(recording)
+        except OSError as error:
+            self._tried_s = at_s
+            self._fails(error)
+            self._forget(recording)
+
+    def _forget(self, recording: _Recording) -> None:
+        """Let go of a recording that has ended."""
+        if recording in self._ended:
+            self._ended.remove(recording)
+        with contextlib.suppress(OSError):
+            recording.file.close()
 
     def _append(self, recording: _Recording) -> None:
         chunks, fast = self._past.chunks(recording.chunk), self._fast_past.after(recording.fast_s)
+        recording.tell()
         recording.file.go_on(chunks, fast)
         self._note(recording, chunks, fast)
 
@@ -245,7 +305,8 @@ class FlightRecorder:
         try:
             self._past.seal()
             self._append(recording)
-            recording.file.incidents(recording.incidents)
+            recording.open = [incident for incident in recording.incidents if incident.closed_s is None]
+            recording.file.incidents(recording.incidents, is_last=True)
             recording.file.end(reason, at_s)
             if not os.path.lexists(recording.path):
                 raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
@@ -253,6 +314,8 @@ class FlightRecorder:
             self._failed(error, at_s, recording)
             return
         self._running.remove(recording)
+        if recording.open:
+            self._ended.append(recording)
         self._count("written")
         self._works()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Protocol
@@ -32,6 +33,8 @@ MOST_INCIDENTS = 64
 """Of one recording: what opens beyond that while it runs is one disturbance of the whole node."""
 RESERVE_BYTES = 256 << 10
 """Room kept for the last word on the incidents: up to 64, each with up to a hundred traces."""
+_END_BYTES = 512
+"""Room kept for the end itself."""
 _TABLE_NUMBER = struct.Struct("<I")
 
 
@@ -76,10 +79,19 @@ class FlightFile:
         self.left_out = 0
         """Chunks that did not fit."""
 
-    def incidents(self, incidents: Iterable[Incident]) -> None:
-        """The incidents as they are now, in place of what was said of them before."""
+    def incidents(self, incidents: Iterable[Incident], *, is_last: bool = False) -> None:
+        """The incidents as they are now, in place of what was said of them before.
+
+        is_last: there is room reserved for the last time.
+        """
         found = [_incident(incident) for incident in incidents]
-        self._out.write(Stream.INCIDENTS, json.dumps(found, allow_nan=False).encode())
+        payload = json.dumps(found, allow_nan=False).encode()
+        size = len(zlib.compress(payload, 1))  # the file's own level makes it no larger
+        room = self._most_bytes - _END_BYTES if is_last else self._most_bytes - RESERVE_BYTES
+        if self._fits(size, room):
+            self._out.write(Stream.INCIDENTS, payload)
+        else:
+            self.left_out += 1
 
     def begin(self, chunks: Sequence[Chunk], fast: Sequence[FastRows], most_bytes: int) -> None:
         """What was before: all fast rows, and of the chunks the newest that fit into ``most_bytes`` with them."""
@@ -110,8 +122,13 @@ class FlightFile:
     def end(self, reason: str, ended_s: float) -> None:
         """The last word. ``reason``: complete, or stopped where gpumon ended first."""
         end = {"reason": reason, "ended_s": ended_s, "left_out": self.left_out}
-        self._out.write(Stream.END, json.dumps(end, allow_nan=False).encode())
+        if self._out.size() + _END_BYTES <= self._most_bytes:
+            self._out.write(Stream.END, json.dumps(end, allow_nan=False).encode())
         self._out.close()
+
+    def reopen(self, out: Appender) -> None:
+        """Go on with the file after its end, which ``end`` then says anew. out: the same file."""
+        self._out = out
 
     def close(self) -> None:
         """Let go of the file as it is."""
@@ -139,8 +156,11 @@ class FlightFile:
             self.left_out += 1
 
     def _has_room(self, size: int) -> bool:
+        return self._fits(size, self._most_bytes - RESERVE_BYTES)
+
+    def _fits(self, size: int, most_bytes: int) -> bool:
         # What is compressed already grows by less than this when it is compressed again.
-        return self._out.size() + size + (size >> 10) + 1024 <= self._most_bytes - RESERVE_BYTES
+        return self._out.size() + size + (size >> 10) + 1024 <= most_bytes
 
 
 def split_table(payload: bytes) -> tuple[int, bytes]:

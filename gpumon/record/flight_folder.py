@@ -46,7 +46,8 @@ class FlightFolder:
 
     def make(self) -> None:
         """Have the folder, and the one it is in."""
-        self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if not self.path.parent.exists():
+            self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.path.mkdir(mode=0o700, exist_ok=True)
 
     def free_path(self, incident_id: str) -> Path:

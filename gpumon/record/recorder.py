@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, Self
 
 from gpumon import __version__
@@ -28,7 +29,7 @@ from gpumon.record.mask import Mask
 
 DEFAULT_BOUNDS = Bounds()
 Strip = Callable[[Signal, bytes, bool, Callable[[str, str], str] | None], tuple[bytes, int] | None]
-"""``strip.stripped``: handed in, because the sampler has no use for all that it needs."""
+"""``strip.stripped`` of the configured tenants: handed in, because the sampler has no use for all that it needs."""
 _OVERHEAD = 64  # what an answer takes besides its bytes, about
 
 
@@ -89,6 +90,8 @@ class Recorder:
         self._tapes: list[_Tape] = []
         self._last: dict[str, dict[Key, bytes | Failed | int]] = {}
         self._pending = 0  # about: threads count without a lock
+        self._request_lock = threading.Lock()
+        """Over the two that follow and ``dropped``, held for a moment: the intake adds, the writer takes."""
         self._requests: deque[_Request] = deque()
         self._request_bytes = 0
         self._take_calls: Callable[[], list[Calls]] | None = None
@@ -113,7 +116,8 @@ class Recorder:
         """Make the file.
 
         on_stop: is told once, in any thread, why recording ended by itself. about: JSON values for the file's header;
-        ``node_names`` (list) and ``server_urls`` (list) are masked as such, other texts by what they hold.
+        ``node_names`` (list) and ``server_urls`` (list) are masked as such, other texts by what they hold. The
+        attributes that name a tenant are taken from ``config`` in it, where the replay finds them too.
         Raises OSError; ValueError for a header that is too large.
         """
         now_s = clock.now_s()
@@ -126,9 +130,12 @@ class Recorder:
             "masked": mask is not None,
         }
         writer = Writer.create(path, header, overwrite=overwrite, limit_bytes=limit_bytes)
+        from gpumon.record.kept_texts import TENANTS
         from gpumon.record.strip import stripped  # see Strip
 
-        return cls(writer, 0, clock, on_stop, mask, bounds, stripped)
+        tenants = _tenants(about)
+        strip = partial(stripped, tenants=TENANTS if tenants is None else tenants)
+        return cls(writer, 0, clock, on_stop, mask, bounds, strip)
 
     @classmethod
     def join(
@@ -143,11 +150,6 @@ class Recorder:
     ) -> Self:
         """Append to the file of another process. mask: with that one's key. Raises OSError, FormatError."""
         return cls(Writer.open_append(path, limit_bytes=limit_bytes), stream, clock, on_stop, mask)
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes of this process in the file."""
-        return self._chunks.written_bytes
 
     # --- from any thread --------------------------------------------------------------------------------------------
 
@@ -181,12 +183,15 @@ class Recorder:
         """An OTLP request that was taken; ``body`` is decompressed. at_s: when it had arrived."""
         if self.stopped:
             return
-        if self._request_bytes + len(body) > self._bounds.pending_bytes:
+        with self._request_lock:
+            waiting = self._request_bytes + len(body)
+            has_room = waiting <= self._bounds.pending_bytes
+            if has_room:
+                self._request_bytes = waiting
+                self._requests.append(_Request(signal, body, is_json, peer, at_s))
+        if not has_room:
             self._drop("behind")
-            return
-        self._request_bytes += len(body)
-        self._requests.append(_Request(signal, body, is_json, peer, at_s))
-        if self._request_bytes > self._bounds.flush_bytes:
+        elif waiting > self._bounds.flush_bytes:
             self._wake.set()
 
     def count_calls(self, take: Callable[[], list[Calls]]) -> None:
@@ -261,8 +266,8 @@ class Recorder:
             tapes = self._tapes = [tape for tape in self._tapes if tape.items or tape.thread.is_alive()]
         for tape in tapes:
             self._write_tape(tape)
-        while self._requests:
-            body = self._body(self._requests.popleft())
+        while (request := self._next_request()) is not None:
+            body = self._body(request)
             if body is not None:
                 chunks.body(body)
         chunks.finish(self._take_calls() if self._take_calls is not None else ())
@@ -270,8 +275,11 @@ class Recorder:
     def _write_tape(self, tape: _Tape) -> None:
         chunks, items = self._chunks, tape.items
         begun = False
-        while items:
-            item = items.popleft()
+        while True:
+            try:
+                item = items.popleft()
+            except IndexError:  # all is written, or another thread ended the recording and cleared it
+                return
             if isinstance(item, _Mark):
                 tape.written, begun = item, True
                 chunks.block(item.scope, item.at_s, begins=item.begins)
@@ -281,9 +289,16 @@ class Recorder:
                 chunks.block(tape.written.scope, tape.written.at_s, begins=False)
             chunks.answer(*item)
 
+    def _next_request(self) -> _Request | None:
+        with self._request_lock:
+            if not self._requests:
+                return None
+            request = self._requests.popleft()
+            self._request_bytes -= len(request.body)
+        return request
+
     def _body(self, request: _Request) -> Body | None:
         signal, body, is_json, peer, at_s = request
-        self._request_bytes -= len(body)
         replace = self._mask.attribute if self._mask is not None else None
         found = self._strip(signal, body, is_json, replace) if self._strip is not None else None
         if found is None:
@@ -296,7 +311,8 @@ class Recorder:
         return Body(at_s, str(signal), is_json, peer, points, left)
 
     def _drop(self, why: str) -> None:
-        self.dropped[why] = self.dropped.get(why, 0) + 1
+        with self._request_lock:
+            self.dropped[why] = self.dropped.get(why, 0) + 1
 
     def _stop(self, why: str) -> None:
         with self._lock:
@@ -307,5 +323,15 @@ class Recorder:
                 tape.items.clear()
                 tape.last = {}
         self._last = {}
-        self._requests.clear()
+        with self._request_lock:
+            self._requests.clear()
+            self._request_bytes = 0
         self._on_stop(why)
+
+
+def _tenants(about: Mapping[str, object]) -> tuple[str, ...] | None:
+    """``requests.tenant_attributes`` of the configuration in a header; None where it is not in it."""
+    found: object = about.get("config")
+    for name in ("requests", "tenant_attributes"):
+        found = found.get(name) if isinstance(found, dict) else None
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else None

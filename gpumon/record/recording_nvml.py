@@ -9,7 +9,7 @@ time, all others when they change.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
@@ -43,6 +43,8 @@ from gpumon.record.recorder import Recorder
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _NOTHING = pack(None)
+MOST_DEVICES = 1024
+"""Whose names are known: several times what a node has, GPUs and MIG instances together."""
 
 
 class RecordingNvml:
@@ -52,7 +54,8 @@ class RecordingNvml:
         self._nvml = nvml
         self._recorder = recorder
         self._clock = clock
-        self._names: dict[Device, str] = {}
+        self._names: OrderedDict[Device, str] = OrderedDict()
+        """The one used last at the end: of those that nobody uses, which every scan adds to, the oldest go."""
         self._timed: dict[int, tuple[str, CallTimes]] = {}
         self._ended: deque[tuple[str, CallTimes]] = deque()
         """Of generations past, to be taken once more."""
@@ -80,7 +83,7 @@ class RecordingNvml:
     def open(self) -> None:
         self._recorder.mark(entries.NVML_OPEN, self._clock.now_s())
         self._ended.extend(self._timed.values())
-        self._timed, self._names = {}, {}  # of devices that are stale from now on
+        self._timed, self._names = {}, OrderedDict()  # of devices that are stale from now on
         self.ask((entries.OPEN, "", ""), _nothing, self._nvml.open, always=True)
 
     def close(self) -> None:
@@ -110,10 +113,16 @@ class RecordingNvml:
 
     def name(self, device: Device) -> str:
         """By what a device is known in the recording."""
-        return self._names.get(device, "")
+        try:
+            self._names.move_to_end(device)
+            return self._names[device]
+        except KeyError:
+            return ""
 
     def _named(self, device: Device, name: str) -> Device:
         self._names[device] = name
+        while len(self._names) > MOST_DEVICES:
+            self._names.popitem(last=False)
         self._timed.setdefault(id(device.calls), (name, device.calls))  # kept, so that no other gets its address
         return device
 
@@ -209,8 +218,16 @@ class RecordingNvml:
 
     def _take_calls(self) -> list[Calls]:
         taken: list[Calls] = []
-        for name, calls in (("", self._nvml.calls), *list(self._timed.values())):
-            self._take(name, calls, taken)
+        timed = self._timed
+        known = list(timed.items())
+        # Looked at after the list is made, into which a device comes after it has its name.
+        held = {id(device.calls) for device in list(self._names)}
+        self._take("", self._nvml.calls, taken)
+        for address, (name, calls) in known:
+            if address in held:
+                self._take(name, calls, taken)
+            elif timed.pop(address, None) is not None:  # of a device that is forgotten: once again
+                self._ended.append((name, calls))
         while self._ended:
             name, calls = self._ended.popleft()
             self._take(name, calls, taken)

@@ -1,4 +1,4 @@
-"""Ports of the main process that record what they answer, and the other things it records: passes and OTLP requests.
+"""Ports of the main process that record what they answer, and the passes of its sources.
 
 Each wraps another implementation of its port, answers exactly what that one answers, and raises what it raises.
 """
@@ -16,7 +16,6 @@ from gpumon.host.files import Files, ReadError
 from gpumon.host.http import Http, HttpError
 from gpumon.host.kmsg import KernelLine, KernelLog
 from gpumon.host.pages import Pages
-from gpumon.ingest.request import Signal
 from gpumon.model import Item
 from gpumon.record.chunks import clean
 from gpumon.record.entries import (
@@ -33,10 +32,9 @@ from gpumon.record.entries import (
     to_bytes,
 )
 from gpumon.record.recorder import Recorder
+from gpumon.sources.kernel_log import parse_xid
 
 if TYPE_CHECKING:  # the sampler process records files too, and has no use for these
-    from gpumon.ingest.intake import Sink
-    from gpumon.ingest.records import Decoded
     from gpumon.runner import Source
 
 
@@ -98,7 +96,10 @@ class RecordingPages:
 
 
 class RecordingKernelLog:
-    """``host.kmsg.KernelLog``."""
+    """``host.kmsg.KernelLog``. Of its lines only those that tell an XID are kept, which are all that gpumon reads.
+
+    Others hold what is nobody's business: hardware addresses, serial numbers, names of other machines.
+    """
 
     def __init__(self, log: KernelLog, recorder: Recorder) -> None:
         self._log = log
@@ -119,8 +120,8 @@ class RecordingKernelLog:
         except ReadError as error:
             self._recorder.keep((KERNEL_LOG, "", ""), _failed(error), began_ns)
             raise
-        if lines:
-            told = [(line.at_s, clean(line.text)) for line in lines]
+        told = [(line.at_s, clean(line.text)) for line in lines if parse_xid(line.text) is not None]
+        if told:
             self._recorder.add((KERNEL_LINES, "", ""), pack(told), began_ns)
         self._recorder.keep((KERNEL_LOG, "", ""), pack(self._log.overruns), began_ns)
         return lines
@@ -156,20 +157,6 @@ class RecordedSource:
     def read(self, at_s: float) -> Iterable[Item]:
         self._mark(self.name, at_s)
         return self._source.read(at_s)
-
-
-class RecordedSink:
-    """A sink of the intake whose requests are recorded once it has taken them."""
-
-    def __init__(self, sink: Sink, recorder: Recorder) -> None:
-        self._sink = sink
-        self._recorder = recorder
-
-    def __call__(
-        self, signal: Signal, decoded: Decoded, raw_body: bytes, is_json: bool, peer: str, at_s: float, /
-    ) -> None:
-        self._sink(signal, decoded, raw_body, is_json, peer, at_s)
-        self._recorder.request(signal, raw_body, is_json, peer, at_s)
 
 
 def safe_url(url: str) -> str:

@@ -111,11 +111,6 @@ class Recording:
         """Let go of the file."""
         self._ahead.close()
 
-    @property
-    def ahead_bytes(self) -> int:
-        """Bytes of chunks in memory of which something is still to come."""
-        return self._ahead.bytes
-
     def offset(self, at_s: float) -> float:
         """Unix time less steady time, as it was at that moment."""
         return self._offsets[max(0, bisect_right(self._offsets, at_s, key=lambda step: step[0]) - 1)][1]

@@ -7,6 +7,7 @@ acquire, another plan, stop) and wake it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -244,26 +245,27 @@ class SamplerLink:
     # --- the process ----------------------------------------------------------------------------------------------
 
     def _begin_process(self, at_s: float, plan: Plan) -> None:
-        ours, theirs = pair()
-        ring = Ring.create(SLOTS, max(16, int(RING_SECONDS / plan.fast_s)), len(Column))
-        handover = Handover(ring.fd, theirs.fileno(), plan, self._options)
         try:
-            process = subprocess.Popen(
-                [*self._command, handover.to_argument()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(ring.fd, theirs.fileno()),
-                env=module_environment(os.environ),
-                start_new_session=True,  # a terminal's ^C goes to the main process alone
-            )
+            with contextlib.ExitStack() as undo:
+                ours, theirs = pair()
+                undo.callback(ours.close)
+                with theirs:
+                    ring = Ring.create(SLOTS, max(16, int(RING_SECONDS / plan.fast_s)), len(Column))
+                    undo.callback(ring.close)
+                    handover = Handover(ring.fd, theirs.fileno(), plan, self._options)
+                    process = subprocess.Popen(
+                        [*self._command, handover.to_argument()],
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        pass_fds=(ring.fd, theirs.fileno()),
+                        env=module_environment(os.environ),
+                        start_new_session=True,  # a terminal's ^C goes to the main process alone
+                    )
+                undo.pop_all()
         except OSError as error:
-            ours.close()
-            ring.close()
             self._put_off(at_s, f"cannot start {self._command[0]}: {error.strerror or error}")
             self._hearing.tell_state("unavailable", Reason.UNAVAILABLE, f"the sampler cannot be started: {error}")
             return
-        finally:
-            theirs.close()
         self._ring, self._channel, self._started_at_s = ring, Channel(ours), at_s
         self._process, self._process_plan = process, plan
         self._hearing.begin(plan)

@@ -68,11 +68,15 @@ class Ring:
 
     @classmethod
     def create(cls, slots: int, depth: int, columns: int) -> Ring:
-        """A new ring on an anonymous memory file; ``fd`` is to be passed to the sampler."""
+        """A new ring on an anonymous memory file; ``fd`` is to be passed to the sampler. Raises OSError."""
         size = (_HEADER_WORDS + slots) * 8 + slots * depth * (columns + 3) * 8
         fd = os.memfd_create("gpumon-ring", os.MFD_CLOEXEC)
-        os.ftruncate(fd, size)
-        memory = mmap.mmap(fd, size)
+        try:
+            os.ftruncate(fd, size)
+            memory = mmap.mmap(fd, size)
+        except OSError:  # a limit on files (RLIMIT_FSIZE) or memory
+            os.close(fd)
+            raise
         struct.pack_into("<4Q", memory, 0, MAGIC, slots, depth, columns)
         return cls(fd, memory, slots, depth, columns)
 

@@ -19,8 +19,10 @@ DRAIN_AND_RESET: Final = 4
 """nvmlDeviceGetFieldValues, field 230."""
 
 _CHANGING = frozenset(
-    ("nvlink_degraded", "pcie_degraded", "ecc_corrected", "ecc_uncorrected")
-    + ("row_remap_pending", "row_remap_failed", "gpu_lost")
+    (
+        *("nvlink_degraded", "pcie_degraded", "ecc_corrected", "ecc_uncorrected"),
+        *("row_remap_pending", "row_remap_failed", "gpu_lost"),
+    )
 )
 _DRIVER = frozenset(("driver_restart", "driver_mismatch"))
 _LINK_ERRORS = 40.0  # per second and lost link, on the links that are left

@@ -237,6 +237,8 @@ def _of_rank(work: Work, share: float) -> Work:
 def _faults_s(start_s: float, effects: ServerEffects, server: Server) -> float:
     """Major page faults per second of running, in the bursts of a server."""
     context = server.mean_context / _BURST_CONTEXT
+    if not context:
+        return 0.0  # nothing runs
     phase_s = (start_s - effects.faults_at_s + 1e-6) % _BURST_PERIOD_S
     burst_s = min(_BURST_MOST_S, _BURST_S * context)
     tail_s = min(_TAIL_MOST_S, _TAIL_S * math.pow(context, _TAIL_GROWTH))

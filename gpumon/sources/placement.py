@@ -21,15 +21,19 @@ resident) tells how much that may be.
 
 from __future__ import annotations
 
-import math
 import random
-from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpumon.host.pages import Pages
 from gpumon.sources.procfs import Vma
+
+Numbers = NDArray[np.int64]
+"""Of pages."""
 
 _FIRST_CUT_BYTES = 64 << 20
 _ROUNDS = 6
@@ -37,6 +41,8 @@ _LEAST_SPLIT_ANSWERS = 8
 _LEAST_PER_STRATUM = 4
 _ASKED_PER_WANTED = 3
 """Questions at most, per present page wanted: an answer without a page is cheap, and tells little."""
+_HIGHEST: Final = 1 << 57
+"""No process has addresses above this."""
 
 
 class Placement(NamedTuple):
@@ -49,24 +55,6 @@ class Placement(NamedTuple):
     found: int
     """Answers with a page present."""
     asked: int
-
-
-class _Stratum:
-    """Pages lo..hi of the numbered pages, and what was answered there, by page number."""
-
-    __slots__ = ("answers", "hi", "lo")
-
-    def __init__(self, lo: int, hi: int, answers: list[tuple[int, int | None]]) -> None:
-        self.lo = lo
-        self.hi = hi
-        self.answers = answers
-
-    def counts(self) -> dict[int, int]:
-        counts: dict[int, int] = {}
-        for _, node in self.answers:
-            if node is not None:
-                counts[node] = counts.get(node, 0) + 1
-        return counts
 
 
 class PageNumbers:
@@ -87,20 +75,22 @@ class PageNumbers:
         pieces = sorted(piece for piece in pieces if piece[2])
         keys = [key for key, _, _ in pieces]
         changes = [i for i, key in enumerate(keys) if i == 0 or key != keys[i - 1]]
-        self.page_bytes = page_bytes
-        self._starts = [start for _, start, _ in pieces]
-        self._bases = [0, *accumulate(pages for _, _, pages in pieces)]
-        self._edges = [self._bases[i] for i in changes] + [self._bases[-1]] * bool(pieces)
+        self._page_bytes = page_bytes
+        self._starts = np.array([start for _, start, _ in pieces], np.int64)
+        bases = [0, *accumulate(pages for _, _, pages in pieces)]
+        self._bases = np.array(bases, np.int64)
+        self._edges = [bases[i] for i in changes] + [bases[-1]] * bool(pieces)
 
     @property
     def strata(self) -> list[tuple[int, int]]:
         """Ranges of page numbers whose pieces are alike."""
         return list(pairwise(self._edges))
 
-    def address(self, number: int) -> int:
-        """Address of a page."""
-        piece = bisect_right(self._bases, number) - 1
-        return self._starts[piece] + (number - self._bases[piece]) * self.page_bytes
+    def addresses(self, numbers: Numbers) -> list[int]:
+        """Of pages."""
+        pieces = np.searchsorted(self._bases, numbers, "right") - 1
+        found: list[int] = (self._starts[pieces] + (numbers - self._bases[pieces]) * self._page_bytes).tolist()
+        return found
 
 
 def candidates(vmas: Sequence[Vma]) -> list[Vma]:
@@ -109,6 +99,7 @@ def candidates(vmas: Sequence[Vma]) -> list[Vma]:
         vma
         for vma in vmas
         if vma.permissions[:3] != "---"
+        and vma.end <= _HIGHEST
         and not vma.path.startswith(("[v", "anon_inode:"))  # vdso, vvar, vsyscall
         and (not vma.path.startswith("/dev/") or vma.path.startswith(("/dev/shm/", "/dev/zero", "/dev/hugepages")))  # noqa: S108
     ]
@@ -121,91 +112,116 @@ def estimate_placement(
 
     resident_pages: what the process is known to have resident. Raises ReadError from the port.
     """
-    strata = [_Stratum(lo, hi, []) for lo, hi in numbered.strata]
+    strata = _Strata(numbered.strata)
     most = wanted * _ASKED_PER_WANTED
     asked = found = 0
     for turn in range(_ROUNDS):
         budget = min(max(wanted // 4, (wanted - found) // 2), most - asked)
-        if not strata or budget <= 0 or found >= wanted:
+        if budget <= 0 or found >= wanted:
             break
-        plan = _allocate(strata, budget, resident_pages, first=turn == 0)
-        questions = [(stratum, number) for stratum, count in plan for number in _spread(stratum, count, rng)]
-        nodes = pages.nodes(pid, [numbered.address(number) for _, number in questions])
-        for (stratum, number), node in zip(questions, nodes, strict=True):
-            stratum.answers.append((number, node))
-            found += node is not None
-        asked += len(questions)
-        strata = [part for stratum in strata for part in _halved(stratum)]
-    estimate = _pages_by_node(strata)
+        counts = strata.allocate(budget, resident_pages, first=turn == 0)
+        if not counts.any():
+            break
+        numbers = strata.choose(counts, rng)
+        nodes = pages.nodes(pid, numbered.addresses(numbers))
+        strata.learn(counts, numbers, nodes)
+        found += len(nodes) - nodes.count(None)
+        asked += len(nodes)
+        strata.halve()
+    estimate = strata.pages_by_node()
     total = sum(estimate.values())
     shares = {node: count / total for node, count in sorted(estimate.items())} if total else {}
     return Placement(shares, total / resident_pages if resident_pages else 0.0, found, asked)
 
 
-def _pages_by_node(strata: Sequence[_Stratum]) -> dict[int, float]:
-    estimate: dict[int, float] = {}
-    for stratum in strata:
-        for node, count in stratum.counts().items():
-            pages = (stratum.hi - stratum.lo) * count / len(stratum.answers)
-            estimate[node] = estimate.get(node, 0.0) + pages
-    return estimate
+class _Strata:
+    """Ranges of page numbers in which pages are likely to be alike, and what was answered in them.
 
+    One row or entry per stratum, or per answer: there are a hundred strata of a few answers each.
+    """
 
-def _allocate(
-    strata: Sequence[_Stratum], budget: int, resident_pages: int, *, first: bool
-) -> list[tuple[_Stratum, int]]:
-    if first:
-        weights = [math.sqrt(stratum.hi - stratum.lo) for stratum in strata]
-    else:
-        unfound = max(0.0, resident_pages - sum(_pages_by_node(strata).values()))
-        weights = [_spread_of(stratum, unfound) for stratum in strata]
-    total = sum(weights)
-    if total == 0:
-        return []
-    least = _LEAST_PER_STRATUM if first else 0
-    plan = []
-    for stratum, weight in zip(strata, weights, strict=True):
-        count = min(max(least, round(budget * weight / total)), stratum.hi - stratum.lo)
-        if count:
-            plan.append((stratum, count))
-    return plan
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._low = np.array([low for low, _ in ranges], np.int64)
+        self._high = np.array([high for _, high in ranges], np.int64)
+        self._kinds: dict[int | None, int] = {None: 0}
+        """Number of each answer: no page, or its node."""
+        self._numbers = np.empty(0, np.int64)
+        self._answers = np.empty(0, np.intp)
+        self._strata = np.empty(0, np.intp)
+        """In which each was given."""
 
+    @property
+    def _sizes(self) -> Numbers:
+        return self._high - self._low
 
-def _spread_of(stratum: _Stratum, unfound: float) -> float:
-    """Standard deviation, in pages, of what one more answer in the stratum would say."""
-    size = stratum.hi - stratum.lo
-    answers = len(stratum.answers)
-    counts = stratum.counts()
-    if answers >= size:
-        return 0.0
-    if not counts:
-        share = min(0.5 / (answers + 1), unfound / size)
-        return size * math.sqrt(share * (1 - share))
-    # Half an answer added on either side: a stratum that looks pure after few answers is not known to be.
-    variance = 0.0
-    for count in counts.values():
-        share = (count + 0.5) / (answers + 1)
-        variance += share * (1 - share)
-    return size * math.sqrt(variance)
+    def _counts(self) -> Numbers:
+        """Answers by stratum and kind."""
+        strata, kinds = len(self._low), len(self._kinds)
+        counts: Numbers = np.bincount(self._strata * kinds + self._answers, minlength=strata * kinds)
+        return counts.reshape(strata, kinds)
 
+    def allocate(self, budget: int, resident_pages: int, *, first: bool) -> Numbers:
+        """How many questions to ask in each."""
+        sizes = self._sizes
+        if first:
+            weights = np.sqrt(sizes)
+        else:
+            unfound = max(0.0, resident_pages - sum(self.pages_by_node().values()))
+            weights = self._deviations(unfound)
+        total = float(weights.sum())
+        if total == 0:
+            return np.zeros(len(sizes), np.int64)
+        shares = np.rint(budget * weights / total)
+        counts: Numbers = np.minimum(np.maximum(shares, _LEAST_PER_STRATUM if first else 0), sizes).astype(np.int64)
+        return counts
 
-def _spread(stratum: _Stratum, count: int, rng: random.Random) -> list[int]:
-    """Page numbers over the stratum, one at random in each of ``count`` equal parts."""
-    step = (stratum.hi - stratum.lo) / count
-    uniform = rng.random
-    last = stratum.hi - 1
-    return [min(stratum.lo + int((i + uniform()) * step), last) for i in range(count)]
+    def _deviations(self, unfound: float) -> NDArray[np.float64]:
+        """Standard deviation, in pages, of what one more answer in each would say."""
+        sizes, counts = self._sizes, self._counts()
+        answers, by_node = counts.sum(axis=1), counts[:, 1:]
+        # Half an answer added on either side: a stratum that looks pure after few answers is not known to be.
+        shares = np.where(by_node > 0, (by_node + 0.5) / (answers + 1)[:, None], 0.0)
+        empty = np.minimum(0.5 / (answers + 1), unfound / sizes)
+        variances = np.where(by_node.any(axis=1), (shares * (1 - shares)).sum(axis=1), empty * (1 - empty))
+        return np.where(answers < sizes, sizes * np.sqrt(variances), 0.0)
 
+    def choose(self, counts: Numbers, rng: random.Random) -> Numbers:
+        """Page numbers over each stratum, one at random in each of as many equal parts as questions are to be asked."""
+        steps = np.repeat(self._sizes / np.maximum(counts, 1), counts)
+        places = np.arange(len(steps)) - np.repeat(np.cumsum(counts) - counts, counts)
+        random_parts = np.array([rng.random() for _ in range(len(steps))])
+        numbers: Numbers = np.repeat(self._low, counts) + ((places + random_parts) * steps).astype(np.int64)
+        np.minimum(numbers, np.repeat(self._high - 1, counts), out=numbers)  # a rounding up would be outside
+        return numbers
 
-def _halved(stratum: _Stratum) -> list[_Stratum]:
-    """The stratum in two where it is mixed and known well enough, else as it is."""
-    answers = stratum.answers
-    mixed = len({node for _, node in answers}) > 1
-    if not mixed or len(answers) < _LEAST_SPLIT_ANSWERS:
-        return [stratum]
-    middle = (stratum.lo + stratum.hi) // 2
-    below = [answer for answer in answers if answer[0] < middle]
-    above = [answer for answer in answers if answer[0] >= middle]
-    if len(below) < 2 or len(above) < 2:
-        return [stratum]
-    return [_Stratum(stratum.lo, middle, below), _Stratum(middle, stratum.hi, above)]
+    def learn(self, counts: Numbers, numbers: Numbers, nodes: Sequence[int | None]) -> None:
+        """Take the answers to what was chosen."""
+        kinds = self._kinds
+        answers = np.array([kinds.setdefault(node, len(kinds)) for node in nodes], np.intp)
+        self._numbers = np.concatenate((self._numbers, numbers))
+        self._answers = np.concatenate((self._answers, answers))
+        self._strata = np.concatenate((self._strata, np.repeat(np.arange(len(counts)), counts)))
+
+    def halve(self) -> None:
+        """Make two of each that is mixed and known well enough."""
+        middles = (self._low + self._high) // 2
+        is_above = self._numbers >= middles[self._strata]
+        counts = self._counts()
+        answers = counts.sum(axis=1)
+        above = np.bincount(self._strata, is_above, len(answers))
+        mixed = ((counts > 0).sum(axis=1) > 1) & (answers >= _LEAST_SPLIT_ANSWERS)
+        halved = mixed & (above >= 2) & (answers - above >= 2)
+        parts = 1 + halved
+        first = np.cumsum(parts) - parts
+        low, high = np.repeat(self._low, parts), np.repeat(self._high, parts)
+        high[first[halved]] = low[first[halved] + 1] = middles[halved]
+        self._strata = first[self._strata] + (halved[self._strata] & is_above)
+        self._low, self._high = low, high
+
+    def pages_by_node(self) -> dict[int, float]:
+        """Estimated pages of each node that was answered."""
+        counts = self._counts()
+        answers = counts.sum(axis=1)
+        told = answers > 0
+        pages = (self._sizes[told, None] * counts[told] / answers[told, None]).sum(axis=0).tolist()
+        return {node: pages[kind] for node, kind in self._kinds.items() if node is not None}

@@ -148,6 +148,8 @@ class ServerSource:
                 self._went(target, is_up=False, reason=str(error))
                 yield Miss(f"server {target.endpoint}", error.reason, error.detail)
         for target in self._targets:
+            if target not in asked:
+                yield Miss(f"server {target.endpoint}", Reason.TIMEOUT, "not asked: it did not answer in time before")
             yield from target.up
         for rejection, count in rejected.items():
             yield from [rejection] * min(count, _REJECTIONS)

@@ -37,10 +37,11 @@ def finding(
     summary: str = "SM clock 1410 → 1005 MHz",
     clock: float = 1.005e9,
     over: bool = False,
+    weight: float = 0.0,
 ) -> Finding:
     """One with a figure, the clock."""
     figures = (Evidence("sm_clock", clock, Unit.HERTZ, 1.41e9),)
-    return Finding(kind, entity, severity, since_s, summary, figures, over)
+    return Finding(kind, entity, severity, since_s, summary, figures, over, weight)
 
 
 class Ear:

@@ -299,3 +299,9 @@ def test_it_ends_some_minutes_after_the_last_of_them() -> None:
 def _later(record: RequestRecord) -> RequestRecord:
     record.arrived_s += 300.0
     return record
+
+
+@pytest.mark.parametrize("lone", [0, -1])
+def test_fewest_lone_requests_are_at_least_one(lone: int) -> None:
+    with pytest.raises(ValueError, match="lone must be at least 1"):
+        BatchJitter(lone=lone)

@@ -140,3 +140,22 @@ def test_slower_steps_find_the_same() -> None:
 
 def test_nothing_is_known() -> None:
     assert Stage().run(ContextCliff(), 30.0) == []
+
+
+def test_a_cliff_of_a_model_that_nobody_asks_any_more_ends_with_its_window() -> None:
+    ladder = Ladder({4 * K: 0.1, 8 * K: 1.0})
+    found = ladder.run(60.0)
+    ladder.stage.put({(catalogue.GPU_DRAM_ACTIVE, gpu(0)): 0.0, (catalogue.GPU_SM_ACTIVE, gpu(0)): 0.0})
+    ladder.stage.run(ladder.detector, 700.0)
+    assert found
+    assert ladder.stage.run(ladder.detector, 60.0) == []
+
+
+def test_the_activities_told_are_of_the_time_in_which_the_cliff_was_last_seen() -> None:
+    ladder = Ladder({4 * K: 0.1, 8 * K: 1.0})
+    ladder.run(60.0)
+    ladder._first_s = {4 * K: 0.6, 8 * K: 0.6}
+    ladder._per_step = 40  # the cliff is drowned at once
+    ladder.stage.put({(catalogue.GPU_DRAM_ACTIVE, gpu(0)): 0.1, (catalogue.GPU_SM_ACTIVE, gpu(0)): 0.1})
+    last = ladder.run(50.0)[-1]
+    assert evidence(last, "dram_active").observed > 0.8

@@ -11,6 +11,7 @@ from gpumon import catalogue
 from gpumon.detect.detector import Entity, Finding, Severity
 from gpumon.detect.engine import COLLECTIVES_MAX, REQUESTS_MAX, Detection
 from gpumon.detect.ledger import Ledger
+from gpumon.detect.recent import PAIRS
 from gpumon.detect.scene import Scene, SceneMaker
 from gpumon.health import Health
 from gpumon.host.clock import ManualClock
@@ -91,6 +92,14 @@ def test_what_does_not_fit_is_left_out_and_counted_and_there_is_room_again_after
     bench.detection.offer_requests([request(trace=3)])
     assert bench.step()[catalogue.DETECTION_DROPPED, ("requests",)] == 4.0
     assert len(bench.first.scenes[1].requests) == 1
+
+
+def test_what_the_latencies_leave_out_is_counted() -> None:
+    bench = Bench()
+    bench.detection.offer_requests([request(model=f"m{n}") for n in range(PAIRS + 3)])
+    assert bench.step()[catalogue.DETECTION_DROPPED, ("requests_of_models",)] == 3.0
+    bench.first.scenes[0].latencies.models()[0].late = 7
+    assert bench.step()[catalogue.DETECTION_DROPPED, ("tokens_late",)] == 7.0
 
 
 def test_every_counter_is_there_before_its_first_event() -> None:

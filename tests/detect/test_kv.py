@@ -71,6 +71,17 @@ def test_a_full_cache_with_preemptions_is_found_with_its_figures(step_s: float) 
     assert "30 requests preempted" in finding.summary
 
 
+def test_tokens_per_second_are_told_as_a_fall_only_where_they_fell() -> None:
+    server = Server(KvPressure())
+    server.play(60, usage=0.7)
+    (rose,) = server.play(10, usage=0.98, preemptions=3.0, tokens=1100.0)
+    assert rose.summary == "KV cache 98 % full, 30 requests preempted"
+    assert evidence(rose, "tokens_per_second").observed == pytest.approx(1100.0)
+    (fell,) = server.play(20, usage=0.98, preemptions=5.0, tokens=600.0)
+    assert fell.summary.endswith(", tokens/s 900 → 600")
+    assert (rose.weight, fell.weight) == pytest.approx((30.0, 50.0))
+
+
 def test_it_is_critical_when_throughput_collapses_and_the_usual_rate_is_not_taken_from_then() -> None:
     server = Server(KvPressure())
     server.play(60, usage=0.7)

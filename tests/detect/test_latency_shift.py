@@ -68,6 +68,7 @@ def test_a_server_that_slows_down_by_two_thirds(seed: int) -> None:
     (p50,) = [each for each in ratios if each.name == "inter_token_p50"]
     assert p50.baseline is not None
     assert p50.observed / p50.baseline == pytest.approx(11.8 / 7.2, rel=0.15)
+    assert ongoing[-1].weight >= p50.observed / p50.baseline
     assert [finding.over for finding in told(found)].count(True) == 1
     assert found[-1][1].over
     assert found[-1][0] < 290

@@ -43,6 +43,61 @@ def test_a_finding_opens_an_incident_with_all_that_is_known() -> None:
     assert book.ear.heard == [("opened", incident.id, 1001.0)]
 
 
+def test_it_keeps_the_figures_of_the_heaviest_finding_and_of_equal_ones_the_newest() -> None:
+    book = Book()
+    book.step(finding(summary="begins", weight=1.0))
+    book.step(finding(summary="peak", clock=0.8e9, weight=3.0))
+    book.step(finding(summary="peak still", clock=0.81e9, weight=3.0))
+    book.step(finding(summary="calm", clock=1.3e9, weight=0.5))
+    book.step(seconds=20.0)
+    assert not book.only.is_open
+    assert (book.only.summary, book.only.evidence[0].observed) == ("peak still", 0.81e9)
+
+
+def test_over_has_the_final_say_however_heavy_the_figures_before() -> None:
+    book = Book()
+    book.step(finding(summary="peak", weight=3.0))
+    book.step(finding(summary="in all", weight=0.1, over=True))
+    assert book.only.summary == "in all"
+
+
+WORKER = Entity("process", "pid 42 VLLM::Worker_TP", "3", "GPU-0003")
+
+
+def test_a_process_whose_gpu_is_unknown_for_a_moment_has_one_incident_whose_row_follows() -> None:
+    book = Book()
+    unknown = WORKER._replace(gpu="", uuid="")
+    book.step(finding(entity=unknown))
+    assert book.active()["thermal_throttle", "", ""] == 1
+    book.step(finding(entity=WORKER))
+    book.step(finding(entity=unknown))
+    assert book.only.entity == WORKER
+    assert book.active()["thermal_throttle", "", ""] == 0
+    assert book.active()["thermal_throttle", "3", "GPU-0003"] == 1
+
+
+def test_findings_of_a_process_with_and_without_its_gpu_in_one_step_are_one() -> None:
+    book = Book()
+    book.step(finding(entity=WORKER), finding(entity=WORKER._replace(gpu="", uuid="")))
+    assert book.only.entity == WORKER
+
+
+def test_a_gpu_that_another_one_replaced_is_another_incident() -> None:
+    book = Book()
+    book.step(finding(), finding(entity=GPU3._replace(uuid="GPU-0009")))
+    assert len(book.incidents) == 2
+
+
+def test_a_process_found_again_after_a_restart_keeps_the_gpu_that_was_known() -> None:
+    shelf = Shelf()
+    before = Book(state=shelf)
+    before.step(finding(entity=WORKER))
+    after = Book(state=shelf)
+    after.step(finding(entity=WORKER._replace(gpu="", uuid="")))
+    assert after.only.restored
+    assert after.only.entity == WORKER
+
+
 def test_it_keeps_the_newest_figures_the_worst_severity_and_the_earliest_beginning() -> None:
     book = Book()
     book.step(finding(since_s=999.0))
@@ -322,6 +377,8 @@ def ended(at_s: float, trace: int = 1, **told: Any) -> RequestRecord:
         (server_entity(("vllm", "", "")), 1),
         (server_entity(("vllm", "m", "10.0.0.7:8000")), 1),
         (server_entity(("vllm", "other", "10.0.0.7:8000")), 0),
+        (server_entity(("sglang", "m", "10.0.0.7:8000")), 1),  # a page; requests may be told by another server
+        (Entity("server", "sglang/m"), 0),
         (Entity("server", "vllm/other"), 0),
         (Entity("process", "pid 42 VLLM::Worker_TP"), 1),
         (Entity("process", "pid 4 VLLM::Worker_TP"), 0),
@@ -388,6 +445,17 @@ def test_several_requests_of_a_trace_are_one_trace_and_one_without_a_trace_is_no
 def test_a_request_on_two_gpus_of_one_incident_counts_once() -> None:
     book = Book()
     process = Entity("process", "pid 42 vllm", "3", "GPU-0003")
+    book.step(finding(entity=process))
+    book.step(finding(entity=process), requests=[ended(1001.5)])
+    assert book.only.requests == 1
+
+
+def test_a_process_is_touched_by_requests_on_any_gpu_that_it_holds() -> None:
+    book = Book()
+    process = Entity("process", "pid 7 VLLM::Worker_TP")
+    for index in (4, 5):
+        labels = (str(index), f"GPU-{index:04d}", "7", "VLLM::Worker_TP", "", "", "")
+        book.stage.put({(catalogue.PROCESS_GPU_MEMORY, labels): 1e9})
     book.step(finding(entity=process))
     book.step(finding(entity=process), requests=[ended(1001.5)])
     assert book.only.requests == 1

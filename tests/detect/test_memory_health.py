@@ -40,6 +40,7 @@ def test_an_uncorrectable_error_is_critical_and_counted_once(scopes: tuple[str, 
     (more,) = stage.run(detector, 5, step_s=5.0)
     assert evidence(more, "uncorrected_errors").observed == 3.0
     assert more.since_s == began_s
+    assert more.weight > found.weight > 1e9, "no number of corrected errors outweighs one"
     stage.run(detector, 100, step_s=5.0)
     counted(stage, uncorrected=1.0, scopes=scopes)
     (later,) = stage.run(detector, 5, step_s=5.0)
@@ -61,6 +62,7 @@ def test_corrected_errors_count_by_their_rate() -> None:
     counted(stage, corrected=200.0, scopes=BOTH)
     (storm,) = stage.run(detector, 5, step_s=5.0)
     assert storm.severity is Severity.WARNING
+    assert storm.weight > found[0].weight == pytest.approx(17.25)
     assert len(stage.run(detector, 300, step_s=5.0)) < 12
 
 

@@ -47,6 +47,7 @@ def test_each_sign_of_the_host(name: str, value: float, per_s: dict[Series, floa
     assert found[-1].severity is Severity.WARNING
     assert evidence(found[-1], name).observed == pytest.approx(value)
     assert told in found[-1].summary
+    assert found[-1].weight > 1.0
     run(stage, detector, 16.0, {})
     assert run(stage, detector, 20.0, {}) == []
 
@@ -73,6 +74,7 @@ def test_a_kill_is_critical_and_told_of_for_a_while() -> None:
     assert finding.severity is Severity.CRITICAL
     assert finding.since_s == BEGIN_S + 20.0
     assert finding.summary.startswith("2 killed for lack of memory")
+    assert finding.weight == 2e6
     found = run(stage, detector, 10.0, {})
     assert found[-1].evidence[0] == ("killed", 2.0, "", None)
     run(stage, detector, 1.0, {KILLS: 1.0})

@@ -79,6 +79,7 @@ def test_it_lasts_and_ends_with_the_imbalance() -> None:
     assert server.play(600, 0.3), "ten minutes of it do not become usual"
     (finding,) = server.play(1, 0.45)
     assert evidence(finding, "lowest_balance").observed == 0.3
+    assert finding.weight == pytest.approx(0.55)
     assert evidence(finding, "expert_balance").baseline == pytest.approx(0.8)
     server.play(12, 0.8)
     assert server.play(60, 0.8) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpumon import catalogue
+from gpumon.detect.detector import Finding
 from gpumon.detect.numa import NumaRemote
 from tests.detect.scenes import BEGIN_S, Stage, check_described, evidence, gpu
 
@@ -135,3 +136,54 @@ def test_a_process_that_ended_is_forgotten() -> None:
 
 def test_nothing_is_known() -> None:
     assert Stage().run(NumaRemote(), 30.0) == []
+
+
+def place_worker(
+    on: Stage, pid: int, index: int, pages: float, *, container: str = "server", memory: float = 1e11
+) -> None:
+    """A reading of one worker with one GPU."""
+    labels = (str(pid), "VLLM::Worker_TP", "llm", "vllm-0" if container else "", container)
+    on.put({(catalogue.PROCESS_GPU_MEMORY, (*gpu(index), *labels)): memory})
+    on.put({(catalogue.PROCESS_NUMA_LOCAL, (*gpu(index), *labels)): pages}, owner="numa")
+    on.silent.discard("numa")
+
+
+def found_of_two(container: str, *, indices: tuple[int, int] = (0, 1), memory: float = 1e11) -> list[Finding]:
+    node, detector = stage(), NumaRemote()
+    for _ in range(2):
+        place_worker(node, 99, indices[0], 0.3, container=container)
+        place_worker(node, 101, indices[1], 0.13, container=container, memory=memory)
+        read(node, detector)
+    return list(detector.step(node.step()))
+
+
+def test_workers_of_one_container_are_one_incident_with_the_worst_figures() -> None:
+    (finding,) = found_of_two("server")
+    assert finding.entity == ("process", "pid 99 VLLM::Worker_TP", "", "")
+    assert evidence(finding, "local_pages").observed == 0.13
+    assert evidence(finding, "processes").observed == 2
+    assert finding.summary == "13% of its pages on the NUMA node of GPU 1, the worst of 2 processes"
+    assert finding.weight == pytest.approx(0.87)
+
+
+def test_it_is_named_after_the_process_with_most_gpu_memory_and_has_the_gpu_that_all_share() -> None:
+    (finding,) = found_of_two("server", indices=(1, 1), memory=2e11)
+    assert finding.entity == ("process", "pid 101 VLLM::Worker_TP", *gpu(1))
+
+
+def test_without_a_container_every_process_is_its_own() -> None:
+    assert [finding.entity.name for finding in found_of_two("")] == [
+        "pid 101 VLLM::Worker_TP",
+        "pid 99 VLLM::Worker_TP",
+    ]
+
+
+def test_the_name_stays_while_any_process_of_the_container_is_remote() -> None:
+    node, detector = stage(), NumaRemote()
+    for first in (0.3, 0.3, 0.9, 0.9):
+        place_worker(node, 99, 0, first)
+        place_worker(node, 101, 1, 0.13)
+        read(node, detector)
+    (finding,) = detector.step(node.step())
+    assert finding.entity.name == "pid 99 VLLM::Worker_TP"
+    assert evidence(finding, "processes").observed == 1

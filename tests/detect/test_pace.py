@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpumon.detect.pace import GROUPS_MAX, KEPT_S, Pace
+from gpumon.detect.pace import BEGINNINGS_MAX, GROUPS_MAX, KEPT_S, Pace
 from gpumon.model import Binding, GpuUuid, RequestRecord
 from tests.detect.scenes import Stage
 
@@ -124,3 +124,23 @@ def test_sets_of_gpus_are_bounded_and_old_ones_make_room() -> None:
     pace.feed(stage.step(KEPT_S + 10.0))
     feed(stage, pace, 10, gpus=("GPU-new",))
     assert pace.evidence("GPU-new", stage.at_s - 5, stage.at_s)
+
+
+def test_what_was_before_stays_as_it_was_however_long_it_lasts() -> None:
+    stage, pace = Stage(), Pace()
+    feed(stage, pace, 60, 10.0)
+    since_s = stage.at_s
+    for _ in range(20):
+        feed(stage, pace, 20, 15.0)
+        found = figures(pace, "GPU-a", since_s, stage.at_s)
+    assert stage.at_s - since_s > 2 * KEPT_S
+    assert found["inter_token_latency"] == pytest.approx((0.015, 0.010))
+    assert found["tokens_per_second"] == pytest.approx((100.0, 100.0), rel=0.05)
+
+
+def test_beginnings_are_bounded() -> None:
+    stage, pace = Stage(), Pace()
+    feed(stage, pace, 5)
+    for beginning in range(BEGINNINGS_MAX + 20):
+        pace.evidence("GPU-a", stage.at_s - 0.01 * beginning, stage.at_s)
+    assert len(pace._before) == BEGINNINGS_MAX

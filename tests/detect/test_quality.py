@@ -131,3 +131,34 @@ def test_slower_steps_find_the_same() -> None:
     load = Evaluated()
     load.run(300.0, step_s=5.0)
     assert load.run(60.0, score=0.6, gap_s=0.03, step_s=5.0)
+
+
+def test_half_of_the_fall_regained_is_the_end() -> None:
+    load = Evaluated()
+    load.run(120.0)
+    assert load.run(60.0, score=0.5, gap_s=0.03)
+    load.run(10.0, score=0.6, gap_s=0.03)
+    assert load.run(20.0, score=0.6, gap_s=0.03), "a quarter of it"
+    load.run(10.0, score=0.76, gap_s=0.03)
+    assert load.run(20.0, score=0.76, gap_s=0.03), "most of it, and still a fall"
+    load.run(10.0, score=0.82, gap_s=0.03)
+    assert load.run(20.0, score=0.82, gap_s=0.03) == [], "within 5 % of before, though not within 2.5"
+
+
+def test_half_of_the_lost_rate_regained_is_the_end_too() -> None:
+    load = Evaluated()
+    load.run(120.0)
+    assert load.run(60.0, score=0.6, gap_s=0.04)
+    assert load.run(20.0, score=0.6, gap_s=0.03)
+    load.run(10.0, score=0.6, gap_s=0.0215)
+    assert load.run(20.0, score=0.6, gap_s=0.0215) == []
+
+
+def test_a_level_that_lasts_is_the_usual_one_and_what_falls_from_it_is_found() -> None:
+    load = Evaluated()
+    load.run(120.0)
+    assert load.run(890.0, score=0.6, gap_s=0.03)[-1].entity.name == "vllm/m"
+    load.run(30.0, score=0.6, gap_s=0.03)
+    assert load.run(120.0, score=0.6, gap_s=0.03) == []
+    last = load.run(30.0, score=0.4, gap_s=0.045)[-1]
+    assert evidence(last, "score").baseline == pytest.approx(0.6, rel=0.05)

@@ -54,6 +54,7 @@ def test_a_queue_that_grows_while_the_batch_is_full_is_found_with_its_figures(st
     assert finding.severity == "warning"
     waiting = evidence(found[-1][1], "waiting")
     assert waiting.observed == 39.0 * step_s
+    assert found[-1][1].weight == 39.0 * step_s
     assert waiting.baseline is not None
     assert waiting.baseline < 4.8
     assert evidence(finding, "running").observed == 48.0
@@ -216,6 +217,15 @@ def test_requests_that_wait_longer_than_usual_tell_of_a_queue() -> None:
     assert figure.baseline == pytest.approx(0.1)
     assert evidence(finding, "requests_open")[1] == 69.0
     assert served(stage, detector, 30, lambda _: 0.1) == []
+
+
+def test_while_requests_that_waited_less_are_awaited_nothing_is_told() -> None:
+    stage, detector = Stage(), QueueBuildup()
+    served(stage, detector, 40, lambda _: 0.1)
+    (finding,) = served(stage, detector, 30, lambda _: 4.0)
+    assert finding.weight == pytest.approx(4.0)
+    assert served(stage, detector, 7, lambda _: 0.1) == [], "not over for ten seconds, and no figures of it"
+    assert served(stage, detector, 8, lambda _: 4.0)[0].since_s == finding.since_s
 
 
 @pytest.mark.parametrize(

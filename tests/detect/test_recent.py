@@ -78,7 +78,7 @@ def test_a_clock_that_is_ahead_of_ours_makes_no_future() -> None:
 def test_times_that_cannot_be_true_do_no_harm(told: dict[str, Any]) -> None:
     model = fed(request(1000.0, gap_s=0.5, tokens=4, **told), at_s=1010.0)
     assert sum(model.totals(FIRST, model.oldest)) <= 1
-    assert model.contexts(NEXT).sum() == 0
+    assert model.contexts(NEXT, 0.0).sum() == 0
 
 
 def test_latencies_that_cannot_be_true_are_left_out() -> None:
@@ -114,9 +114,9 @@ def test_nothing_is_known_of_lag_before_the_first_token() -> None:
 
 def test_contexts_are_the_prompt_and_for_tokens_what_was_made_before() -> None:
     model = fed(request(1000.0, first_s=2.0, gap_s=0.01, tokens=200, prompt_tokens=1948), at_s=1005.0)
-    assert model.contexts(FIRST).sum(axis=1).tolist()[:4] == [0, 1, 0, 0]
-    assert model.contexts(NEXT).sum(axis=1).tolist()[:4] == [0, 99, 101, 0]
-    response = quantiles(model.contexts(RESPONSE)[1:2], (0.5,))[0, 0]
+    assert model.contexts(FIRST, 0.0).sum(axis=1).tolist()[:4] == [0, 1, 0, 0]
+    assert model.contexts(NEXT, 0.0).sum(axis=1).tolist()[:4] == [0, 99, 101, 0]
+    response = quantiles(model.contexts(RESPONSE, 0.0)[1:2], (0.5,))[0, 0]
     assert response == pytest.approx(4.0, rel=RELATIVE_ERROR * 1.01)
 
 
@@ -125,7 +125,7 @@ def test_contexts_are_forgotten_after_ten_minutes() -> None:
     recent.feed([request(1000.0, prompt_tokens=5000)], 1002.0)
     (model,) = recent.models()
     recent.feed([request(1700.0, prompt_tokens=5000)], 1702.0)
-    assert model.contexts(FIRST).sum() == 1
+    assert model.contexts(FIRST, 0.0).sum() == 1
 
 
 def test_tenants_have_their_tokens_and_how_long_these_took() -> None:
@@ -195,7 +195,7 @@ def test_no_observation_is_lost(data: st.DataObject) -> None:
     (model,) = recent.models()
     assert sum(model.totals(NEXT, model.oldest)) == expected
     assert model.counts(NEXT, 0, model.newest).sum() == expected
-    assert model.contexts(NEXT).sum() == expected
+    assert model.contexts(NEXT, 0.0).sum() == expected
     assert model.counts(FIRST, 0, model.newest).sum() == first
     assert model.late == 0
 
@@ -214,3 +214,21 @@ def test_two_thousand_tokens_a_second_cost_little() -> None:
     for second, records in enumerate(seconds):
         recent.feed(records, 1010.0 + second)
     assert (process_time() - began) / len(seconds) < 0.01  # of each second
+
+
+def test_contexts_leave_their_window_though_nobody_asks_any_more() -> None:
+    model = fed(request(1000.0, gap_s=0.5, tokens=4, prompt_tokens=100), at_s=1003.0)
+    assert model.contexts(NEXT, 1003.0).sum() == 4
+    assert model.contexts(NEXT, 1500.0).sum() == 4
+    assert model.contexts(NEXT, 1600.0).sum() == 0
+
+
+def test_what_came_late_stays_counted_when_its_model_makes_room() -> None:
+    recent = RecentLatencies()
+    recent.feed([request(2000.0, gap_s=0.5, tokens=4)], 2003.0)
+    recent.feed([request(1000.0, gap_s=0.5, tokens=4)], 2004.0)
+    assert recent.late == 5
+    at_s = 2004.0 + IDLE_S
+    recent.feed([request(at_s, gap_s=0.5, tokens=1, model=f"m{n}") for n in range(PAIRS)], at_s + 2.0)
+    assert len(recent.models()) == PAIRS
+    assert recent.late == 5

@@ -6,7 +6,7 @@ import pytest
 
 from gpumon import catalogue
 from gpumon.detect.scene import Scene
-from gpumon.detect.serving import ALWAYS_S, Serving, cgroup_of, process_entity
+from gpumon.detect.serving import ALWAYS_S, GONE_S, Serving, cgroup_of, process_entity
 from gpumon.model import Metric
 from tests.detect.requests import request
 from tests.detect.scenes import Stage, gpu
@@ -97,7 +97,7 @@ def test_when_a_process_ends_its_successor_is_awaited_for_ten_minutes() -> None:
     node.add(NEW, 1)
     node.run(100)
     node.stage.drop(catalogue.PROCESS_CPU_SECONDS, labels=NEW)
-    assert not node.serving.is_settled(node.run(int(ALWAYS_S)))
+    assert not node.serving.is_settled(node.run(int(ALWAYS_S) - 1))
     assert node.serving.is_settled(node.run(1))
     node.stage.drop(catalogue.PROCESS_CPU_SECONDS, labels=OLD)
     assert not node.serving.is_settled(node.run(100))
@@ -129,3 +129,23 @@ def test_memory_is_bounded() -> None:
     node = Node()
     node.run(1, requests=[request(1000.0, pid=pid) for pid in range(1000)])
     assert len(node.serving._ended_s) == 256
+
+
+def test_a_process_that_could_not_be_read_once_is_as_warm_as_before_and_the_host_unsettled_meanwhile() -> None:
+    node = Node()
+    node.run(100)
+    node.stage.drop(catalogue.PROCESS_CPU_SECONDS, labels=OLD)
+    assert not node.serving.is_settled(node.run(int(GONE_S) - 1))
+    node.add(OLD, 0)
+    scene = node.run(1)
+    assert node.serving.is_warm(scene, "1")
+    assert node.serving.is_settled(scene)
+
+
+def test_one_that_comes_back_after_half_a_minute_is_new() -> None:
+    node = Node()
+    node.run(100)
+    node.stage.drop(catalogue.PROCESS_CPU_SECONDS, labels=OLD)
+    node.run(int(GONE_S) + 1)
+    node.add(OLD, 0)
+    assert not node.serving.is_warm(node.run(1), "1")

@@ -133,3 +133,35 @@ def test_a_process_that_ends_takes_its_incident_with_it() -> None:
 
 def test_nothing_is_known() -> None:
     assert Stage().run(ProcessStopped(), 30.0) == []
+
+
+def test_workers_of_one_container_are_one_incident_until_the_last_of_them_runs() -> None:
+    node, detector = host(), ProcessStopped()
+    node.run(detector, 30.0)
+    for process in node.processes:
+        process.stopped = True
+    found = node.run(detector, 5.0)
+    assert len(found) <= 5
+    assert {finding.entity for finding in found} == {("process", "pid 41403 VLLM::Worker_TP", "", "")}
+    assert evidence(found[-1], "processes").observed == 2
+    assert found[-1].summary.endswith(", the longest of 2 processes")
+    node.processes[0].stopped = False
+    found = node.run(detector, 10.0)
+    assert not any(finding.over for finding in found)
+    assert {finding.entity.name for finding in found} == {"pid 41403 VLLM::Worker_TP"}
+    node.processes[1].stopped = False
+    found = node.run(detector, 10.0)
+    assert [finding.over for finding in found].count(True) == 1
+    assert found[-1].over
+    assert evidence(found[-1], "stopped").observed == pytest.approx(15.0, abs=0.6)
+    assert detector._episodes == {}
+
+
+def test_without_a_container_every_process_is_its_own() -> None:
+    node, detector = host(), ProcessStopped()
+    for process in node.processes:
+        process.pod = process.container = ""
+    node.run(detector, 10.0)
+    for process in node.processes:
+        process.stopped = True
+    assert {finding.entity.gpu for finding in node.run(detector, 5.0)} == {"0", "1"}

@@ -82,6 +82,7 @@ def test_thermal_throttling_is_found_with_the_measured_figures() -> None:
     assert evidence(last, "sm_clock")[1:] == (1005 * MHZ, Unit.HERTZ, 1410 * MHZ)
     assert evidence(last, "temperature").observed == 90.0
     assert evidence(last, "temperature").baseline == 71.0
+    assert last.weight == 0.3, "clock lost, in tenths"
     assert evidence(last, "temperature_peak").observed == 91.0
     assert evidence(last, "power").observed == 300.0
     assert evidence(last, "power").baseline == 390.0
@@ -371,6 +372,7 @@ def test_latency_and_tokens_per_second_of_the_models_on_that_gpu_are_told() -> N
     assert latency.baseline == pytest.approx(7.2e-3)
     assert tokens.observed / (tokens.baseline or 0) == pytest.approx(0.74, rel=0.05)
     assert found[-1].summary.endswith("inter-token latency 7.2 → 11.8 ms")
+    assert found[-1].weight == 0.1, "no clock lost, but it is known what it cost"
 
 
 def test_all_is_described() -> None:

@@ -131,7 +131,7 @@ def test_a_replay_finds_the_same_on_any_day(made: dict[str, Made]) -> None:
 def test_figures_of_a_masked_recording_are_of_the_same_things_under_other_names(made: dict[str, Made]) -> None:
     def told(name: str) -> dict[tuple[str, str], str]:
         rows = [json.loads(line) for line in _replay(made[name].path, "--json").stdout.splitlines()]
-        return {(row["kind"], row["entity"]): row["uuid"] for row in rows}
+        return {(row["kind"], row["entity"]): row["uuid"] for row in rows if row["uuid"] is not None}
 
     plain, masked = told("plain"), told("masked")
     assert plain.keys() == masked.keys()

@@ -12,7 +12,7 @@ from gpumon.detect.detector import Entity, Evidence, Severity
 from gpumon.detect.incident import Incident
 from gpumon.model import GpuUuid, Item, Metric, Miss, Sample, Unit
 from gpumon.record.fast_past import FastPast
-from gpumon.record.flight import Create, FlightMemory, FlightRecorder
+from gpumon.record.flight import Create, FlightMemory, FlightRecorder, Reopen
 from gpumon.record.flight_folder import FlightFolder
 from gpumon.record.format import Writer
 from gpumon.record.packing import unpack
@@ -94,6 +94,7 @@ class Node:
         file_bytes: int = 20 << 20,
         folder_bytes: int = 512 << 20,
         create: Create = Writer.create,
+        reopen: Reopen = Writer.open_append,
     ) -> None:
         self.at_s = START_S
         self.store = Store()
@@ -109,6 +110,7 @@ class Node:
             after_s=after_s,
             file_bytes=file_bytes,
             create=create,
+            reopen=reopen,
         )
         self.items: list[Item] = []
         """Of the last pass of the recorder."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpumon import catalogue
 from gpumon.model import Metric, Unit
-from gpumon.record.comparison import Change, Period, compare, periods, shown, shown_duration, shown_time
+from gpumon.record.comparison import Change, Period, Subject, compare, periods, shown, shown_duration, shown_time
 from gpumon.record.flight_reader import Series
 from tests.record.flights import GPU
 
@@ -108,8 +108,34 @@ def test_what_stood_still_at_nought_and_moves_is_at_the_top_with_a_bounded_score
     moved = series(catalogue.GPU_ROW_REMAP_PENDING, seconds(0.0, 1.0, 1.0))
     still = series(catalogue.GPU_ROW_REMAP_FAILED, seconds(0.0, 0.0, 0.0))
     first, second = compare([still, moved], WHEN)
-    assert (first.name, first.score, first.change) == (catalogue.GPU_ROW_REMAP_PENDING.name, 100.0, None)
+    assert (first.name, first.score, first.change) == (catalogue.GPU_ROW_REMAP_PENDING.name, 20.0, None)
     assert (second.score, second.change) == (0.0, None)
+
+
+def test_next_to_nothing_is_no_move() -> None:
+    """Pressure of a cgroup from 0 to 0.02 % is behind a clock that fell by a third."""
+    pressure = series(catalogue.GPU_DRAM_ACTIVE, seconds(0.0, 0.0002, 0.0))
+    clock = series(catalogue.GPU_CLOCK, seconds(1980e6, 1300e6, 1980e6), (*GPU, "sm"))
+    first, second = compare([pressure, clock], WHEN)
+    assert first.name == catalogue.GPU_CLOCK.name
+    assert second.score is not None
+    assert 0.0 < second.score < 0.1
+
+
+def test_what_moved_of_the_incidents_own_gpu_or_process_is_first() -> None:
+    other = series(catalogue.GPU_POWER, seconds(100.0, 500.0, 100.0), ("4", "GPU-4", "average"))
+    own = series(catalogue.GPU_POWER, seconds(500.0, 300.0, 500.0), (*GPU, "average"))
+    still = series(catalogue.GPU_SM_ACTIVE, seconds(0.5, 0.5, 0.5))
+    assert compare([other, own, still], WHEN)[0].labels == other.labels
+    for subject in (Subject(uuid=GPU[1]), Subject(gpu=GPU[0])):
+        found = compare([other, own, still], WHEN, subject)
+        assert [change.labels for change in found] == [own.labels, other.labels, still.labels]
+
+
+def test_the_extremes_during_are_told_of_gauges_alone() -> None:
+    change = one(catalogue.GPU_SM_ACTIVE, seconds(0.5, 0.25, 0.4) | {110.0: 0.1, 111.0: 0.9})
+    assert (change.least, change.most) == (0.1, 0.9)
+    assert one(catalogue.GPU_ENERGY, seconds(0.0, 5.0, 9.0)).most is None
 
 
 def test_what_came_or_went_is_last_and_what_was_never_there_is_not() -> None:

@@ -110,9 +110,9 @@ def test_an_incident_is_told_with_what_moved(desk: Desk) -> None:
     rows = [line.split() for line in printed.out.splitlines() if line.startswith(("gpu_", "process_", "sm clock"))]
     assert rows[0] == ["sm", "clock", "1,980", "MHz", "1,005", "MHz"]
     assert [row[0] for row in rows[1:]] == [
-        "process_page_faults_total",
-        "gpu_clock_hertz",
+        "gpu_clock_hertz",  # its own GPU's, by how much they moved; then what else moved, and what did not
         "gpu_temperature_celsius",
+        "process_page_faults_total",
         "gpu_energy_joules_total",
     ]
     assert " ".join(rows[2][1:]) == "{gpu=3, domain=sm} 1,980 MHz 1,005 MHz 1,980 MHz -49 % -49.2"
@@ -138,7 +138,7 @@ def test_the_same_as_data(desk: Desk) -> None:
 
 
 def test_only_so_many_signals_are_told_unless_all_are_asked_for(desk: Desk) -> None:
-    assert "2 of 4 signals" in desk.ask(IDS[0], limit=2).out
+    assert "2 of 5 signals" in desk.ask(IDS[0], limit=2).out
     assert len(desk.data(IDS[0], limit=2)["signals"]) == 2  # type: ignore[arg-type]
     assert "signals, those" not in desk.ask(IDS[0], limit=None).out
     assert len(desk.data(IDS[0], limit=None)["signals"]) == 4  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpumon import catalogue
+from gpumon.detect.incident import Incident
 from gpumon.health import Health
 from gpumon.model import Reason, Sample
 from gpumon.record.flight_file import MOST_INCIDENTS, Appender
@@ -100,13 +101,95 @@ def test_it_ends_soon_after_the_incident_and_tells_its_final_state(node: Node) -
     assert node.outcomes() == {"written": 1.0}
 
 
-def test_an_incident_that_goes_on_is_open_in_its_recording(node: Node) -> None:
+def test_an_incident_that_goes_on_is_open_in_its_recording_until_it_closes(node: Node) -> None:
     node.run(50)
     opened = node.open()
-    node.run(100)
+    node.run(300)
     (record,) = flight_of(node, opened.recording).incidents
     assert record.closed_s is None
     assert opened.recording == f"{opened.id}.flight"
+    opened.summary = "SM clock back at 1980 MHz"
+    node.close(opened)
+    node.run(9)
+    assert flight_of(node, opened.recording).incidents[0].closed_s is None
+    node.run(20)
+    flight = flight_of(node, opened.recording)
+    (record,) = flight.incidents
+    assert (record.closed_s, record.summary) == (START_S + 350.0, "SM clock back at 1980 MHz")
+    assert (flight.end, flight.ended_s) == ("complete", START_S + 360.0)
+    found = times(flight)
+    assert {float(second) for second in range(350, 361)} <= set(found), "what came after"
+    assert not {float(second) for second in range(120, 260)} & set(found), "not all that was meanwhile"
+    assert node.outcomes() == {"written": 1.0}
+    size = (node.folder.path / opened.recording).stat().st_size
+    node.run(100)
+    assert (node.folder.path / opened.recording).stat().st_size == size, "told once"
+
+
+def test_an_incident_that_opens_again_is_not_told_as_closed(node: Node) -> None:
+    node.run(50)
+    opened = node.open()
+    node.run(100)
+    node.close(opened)
+    node.run(5)
+    opened.closed_s = None
+    node.run(100)
+    assert flight_of(node, opened.recording).incidents[0].closed_s is None
+    node.close(opened)
+    node.run(11)
+    assert flight_of(node, opened.recording).incidents[0].closed_s == START_S + 255.0
+
+
+def test_nothing_is_made_of_a_recording_that_is_gone_when_its_incident_closes(node: Node) -> None:
+    node.run(50)
+    opened = node.open()
+    node.run(100)
+    (node.folder.path / opened.recording).unlink()
+    node.close(opened)
+    node.run(30)
+    assert node.files() == []
+    assert node.misses == []
+    assert node.outcomes() == {"written": 1.0}
+
+
+def test_a_closing_that_cannot_be_written_is_a_miss_until_writing_works(tmp_path: Path) -> None:
+    def no_room(path: Path) -> Writer:
+        return full_device(path, {})
+
+    node = Node(tmp_path / "flights", reopen=no_room)
+    node.run(50)
+    opened = node.open()
+    node.run(100)
+    node.close(opened)
+    node.run(11)
+    assert node.value(catalogue.FLIGHT_OK) == 0.0
+    assert flight_of(node, opened.recording).incidents[0].closed_s is None
+    node.run(40)
+    assert node.value(catalogue.FLIGHT_OK) == 1.0
+
+
+def test_a_file_is_never_larger_than_it_may_be_however_many_incidents_join(tmp_path: Path) -> None:
+    """Each with a hundred traces of noise, which do not compress."""
+    node = Node(tmp_path / "flights", file_bytes=1 << 20, folder_bytes=1 << 20, after_s=100.0)
+    noise = random.Random(5)
+    node.run(50)
+    opened: list[Incident] = []
+    for number in range(1, MOST_INCIDENTS + 1):
+        opened.append(node.open(number))
+        for one in opened:
+            one.traces = tuple(f"{noise.getrandbits(128):032x}" for _ in range(100))
+        node.run(1)
+    node.run(200)
+    path = node.folder.path / opened[0].recording
+    assert path.stat().st_size <= 1 << 20
+    for one in opened:
+        node.close(one)
+        node.run(12)
+        assert path.stat().st_size <= 1 << 20
+    flight = read_flight(path)
+    assert flight.truncated == ""
+    assert len(flight.incidents) == MOST_INCIDENTS
+    assert flight.end == "complete"
 
 
 def test_one_that_was_over_when_it_was_found_is_recorded_too(node: Node) -> None:

@@ -31,8 +31,8 @@ from gpumon.host.nvml import (
     Utilization,
     UtilizationSample,
 )
-from gpumon.record.entries import NVML_CLOSE, NVML_OPEN, XID_EVENTS, gpu_pass
-from gpumon.record.recording_nvml import RecordingNvml
+from gpumon.record.entries import NVML_CLOSE, NVML_OPEN, XID_EVENTS, Calls, gpu_pass
+from gpumon.record.recording_nvml import MOST_DEVICES, RecordingNvml
 from gpumon.record.replay_nvml import ReplayEvents, ReplayNvml
 from gpumon.record.timeline import Pass, Recording
 from tests.fake_port import FakeNvml, device
@@ -149,7 +149,7 @@ def test_every_answer_and_refusal_comes_back_at_its_time(name: str, data: st.Dat
         taped = Taped(tape)
         taped.nvml.open()
         gpu = taped.nvml.device_by_uuid(GPU)
-        told = []
+        told: list[Calls] = []
         for value in data.draw(st.lists(values | CODES.map(lambda code: ("error", code)), min_size=1, max_size=5)):
             taped.inner.errors.pop(name, None)
             if isinstance(value, tuple) and value[:1] == ("error",):
@@ -441,6 +441,40 @@ def test_call_times_of_past_generations_are_counted_once(tmp_path: Path) -> None
     with pytest.raises(NvmlError):
         replay.utilization(again)
     assert again.calls.durations["call"][0] == 4 + 5
+
+
+def test_devices_that_nobody_uses_are_forgotten_and_their_calls_counted_once(tmp_path: Path) -> None:
+    """Every scan makes new ones, of a lost GPU or a MIG instance; the one in use keeps its name."""
+    tape = Tape(tmp_path / "tape")
+    taped = Taped(tape)
+    made: list[Device] = []
+
+    def new() -> Device:
+        made.append(device())
+        made[-1].calls = CallTimes()
+        made[-1].calls.durations["call"] = [1, *[0] * len(CALL_BOUNDS), 1]
+        return made[-1]
+
+    taped.inner.answers["device:other"] = new
+    taped.inner.answers["utilization"] = Utilization(1, 2)
+    taped.nvml.open()
+    used = taped.nvml.device_by_uuid(GPU)
+    for number in range(3 * MOST_DEVICES):
+        taped.nvml.device_by_uuid("other")
+        if number % 100 == 0:
+            taped.nvml.utilization(used)
+            tape.recorder.flush()
+    assert taped.nvml.name(used) == GPU
+    assert taped.nvml.name(made[-1]) == "other"
+    assert taped.nvml.name(made[0]) == ""
+    tape.recorder.flush()
+    tape.recorder.flush()
+    recording, _, _ = taped.replay()
+    told: list[Calls] = []
+    recording.on_calls = told.extend
+    for _ in recording.passes():
+        pass
+    assert sum(calls.row[0] for calls in told if calls.function == "call") == 3 * MOST_DEVICES
 
 
 def test_a_recording_without_nvml_has_no_library(tmp_path: Path) -> None:

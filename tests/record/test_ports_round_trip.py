@@ -115,7 +115,7 @@ def test_a_large_file_is_written_as_what_changed_of_it() -> None:
             host.put("proc/9/maps", b"".join(lines))
             contents.append(files.read("proc/9/maps"))
             tape.recorder.flush()
-            sizes.append(tape.recorder.written_bytes)
+            sizes.append(tape.path.stat().st_size)
             tape.clock.step(1.0)
         assert sizes[3] - sizes[0] < sizes[0] / 20
         recording, clock = tape.replay()
@@ -160,7 +160,7 @@ def test_no_more_large_contents_are_remembered_than_there_is_room_for(contents_b
             if number % 5 == 4:
                 clock.step(1.0)
         whole = 9000 * 5  # about what one turn takes: hex digits of noise
-        assert (tape.recorder.written_bytes > 2 * whole) == (contents_bytes < 1 << 20)
+        assert (tape.path.stat().st_size > 2 * whole) == (contents_bytes < 1 << 20)
 
 
 def test_a_smaller_limit_refuses_what_was_recorded() -> None:
@@ -217,12 +217,16 @@ def test_a_refused_page_query_is_refused_again() -> None:
         assert (error.value.reason, error.value.detail) == (Reason.DENIED, "no ptrace")
 
 
+def xid(number: int) -> str:
+    return f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=7, name=python3"
+
+
 def test_kernel_lines_are_told_once_and_states_last() -> None:
     with new_tape() as tape:
         inner = FakeKernelLog()
         log = RecordingKernelLog(inner, tape.recorder)
-        inner.write("first", 0.5)
-        inner.write("second", 0.75)
+        inner.write(xid(1), 0.5)
+        inner.write(xid(2), 0.75)
         seen = []
         for turn in range(5):
             tape.recorder.mark("kernel_log", tape.clock.now_s())
@@ -230,12 +234,12 @@ def test_kernel_lines_are_told_once_and_states_last() -> None:
             inner.error = ReadError("/dev/kmsg", Reason.DENIED, "Operation not permitted") if turn == 3 else None
             seen.append((outcome(log.read), log.overruns))
             if turn == 1:
-                inner.write("third", 2.0)
+                inner.write(xid(3), 2.0)
             tape.clock.step(1.0)
         assert [answer for answer, _ in seen] == [
-            [KernelLine(0.5, "first"), KernelLine(0.75, "second")],
+            [KernelLine(0.5, xid(1)), KernelLine(0.75, xid(2))],
             [],
-            [KernelLine(2.0, "third")],
+            [KernelLine(2.0, xid(3))],
             (Reason.DENIED, "Operation not permitted"),
             [],
         ]
@@ -253,16 +257,36 @@ def test_kernel_lines_wait_for_a_reader_that_comes_late() -> None:
         inner = FakeKernelLog()
         log = RecordingKernelLog(inner, tape.recorder)
         for number in range(3):
-            inner.write(str(number))
+            inner.write(xid(number))
             log.read()
             tape.clock.step(1.0)
         recording, clock = tape.replay()
         clock.step(1.5)
         replay = ReplayKernelLog(recording, clock)
-        assert [line.text for line in replay.read()] == ["0", "1"]
+        assert [line.text for line in replay.read()] == [xid(0), xid(1)]
         clock.step(5.0)
-        assert [line.text for line in replay.read()] == ["2"]
+        assert [line.text for line in replay.read()] == [xid(2)]
         assert replay.read() == []
+
+
+def test_of_the_kernel_log_only_what_tells_an_xid_is_in_the_file() -> None:
+    others = (
+        "e1000e 0000:00:1f.6 eth0: MAC 3c:ec:ef:12:34:56",
+        "usb 1-2: SerialNumber: 4C530001",
+        "nfs: server files.example.org not responding",
+        "NVRM: GPU at 0000:3b:00.0 has software scheduler DISABLED",
+        "python3[7]: NVRM: Xid (PCI:0000:3b:00): 79 said a process",
+    )
+    with new_tape() as tape:
+        inner = FakeKernelLog()
+        log = RecordingKernelLog(inner, tape.recorder)
+        for text in (*others, xid(79), *others):
+            inner.write(text)
+        assert len(log.read()) == 11, "whoever reads the log is told everything"
+        recording, clock = tape.replay()
+        for text in others:
+            assert text.encode() not in tape.unpacked()
+        assert [line.text for line in ReplayKernelLog(recording, clock).read()] == [xid(79)]
 
 
 def test_a_page_of_a_server_comes_back_and_so_does_its_failure() -> None:

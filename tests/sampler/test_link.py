@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -570,6 +571,18 @@ def test_a_sampler_that_cannot_be_started_is_told_and_tried_again_ever_more_slow
         assert "cannot be started" in rig.ears.states[-1][2]
         assert caplog.text.count("restart_in_s=") == 2
         assert rig.link.pid is None
+
+
+def test_a_ring_that_cannot_be_had_is_a_sampler_that_cannot_be_started_and_leaves_nothing_open(
+    make: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = make()
+    before = len(os.listdir("/proc/self/fd"))
+    with Rig(node, monkeypatch, plan=replace(PLAN, fast_s=1e-12)) as rig:  # a ring larger than any memory
+        until(lambda: caplog.text.count("restart_in_s=1.0") == 1)
+        assert rig.link.state == "unavailable"
+        assert "cannot be started" in rig.ears.states[-1][2]
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_sampler_that_ends_at_once_is_tried_ever_more_slowly(

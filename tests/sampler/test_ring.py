@@ -162,3 +162,10 @@ def test_the_memory_is_touched_only_as_far_as_it_is_used() -> None:
     ring.write(0, 1, [1.0] * 42)
     assert os.stat(ring.fd).st_blocks - before <= 32  # a page or two of 3 MB, in blocks of 512 bytes
     ring.close()
+
+
+def test_a_ring_that_cannot_be_made_leaves_no_descriptor_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError):  # noqa: PT011 - which limit is reached first is the machine's affair
+        Ring.create(1 << 20, 1 << 30, 42)
+    assert len(os.listdir("/proc/self/fd")) == before

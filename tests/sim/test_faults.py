@@ -210,3 +210,9 @@ def test_an_idle_server_leaves_its_gpus_idle() -> None:
     assert not [row for row in found.requests if 20 < row.start_s - STARTED_S < 80]
     moment = node.gpu(0, STARTED_S + 70)
     assert (moment.reasons, moment.clock_mhz) == (0x1, 345)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, row in KINDS.items() if row.target == "server"])
+def test_a_fault_of_a_server_that_nobody_asks_anything_changes_nothing_and_breaks_nothing(kind: str) -> None:
+    never = "{process: poisson, per_s: 1.0e-300}"
+    assert run(world(f"kind: {kind}, at_s: 1, for_s: 20, server: a", arrivals=never), 25.0).requests == []

@@ -151,6 +151,12 @@ def test_reservations_devices_and_kernel_pages_are_not_asked_about() -> None:
     assert candidates([*vmas, *kept]) == kept
 
 
+def test_mappings_above_what_a_process_can_have_are_not_asked_about() -> None:
+    vmas = [Vma(1 << 63, (1 << 64) - PAGE, "rw-p", ""), Vma(PAGE, (1 << 64) - PAGE, "rw-p", "")]
+    assert candidates(vmas) == []
+    assert estimate_placement(FakePages(on(0)), 1, PageNumbers(vmas, PAGE), 10, 64, random.Random(1)).asked == 0
+
+
 mapping_lists = st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 2**34)), max_size=8)
 
 
