@@ -27,15 +27,15 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpumon import catalogue
 from gpumon.detect.incident import Incident
-from gpumon.model import GpuUuid, Item, Miss, Reason, Sample
+from gpumon.model import Item, Miss, Reason, Sample
 from gpumon.record.fast_past import FastPast, FastRows
 from gpumon.record.flight_file import MOST_INCIDENTS, Appender, FlightFile, header
 from gpumon.record.flight_folder import FlightFolder
+from gpumon.record.flight_running import CLOSED_S, Recording, over_s
 from gpumon.record.format import FormatError, Writer
 from gpumon.record.past import Chunk, Past
 from gpumon.store import View
@@ -43,7 +43,6 @@ from gpumon.store import View
 log = logging.getLogger(__name__)
 
 JOIN_S = 10.0
-CLOSED_S = 10.0
 APPEND_S = 10.0
 """What follows is written this often."""
 RETRY_S = 30.0
@@ -78,51 +77,6 @@ class FlightMemory:
         return []
 
 
-@dataclass(slots=True, eq=False)
-class _Recording:
-    """One that runs."""
-
-    path: Path
-    file: FlightFile
-    started_s: float
-    incidents: list[Incident] = field(default_factory=list)
-    heard_s: list[float] = field(default_factory=list)
-    """When each of them opened; for one from an earlier life of gpumon, when it was found again."""
-    is_told: bool = False
-    """Whether all of them are in the file."""
-    open: list[Incident] = field(default_factory=list)
-    """Once it has ended: those of which the file does not tell the end yet."""
-    chunk: int = 0
-    """The last one that is in the file, or was left out of it."""
-    fast_s: dict[GpuUuid, float] = field(default_factory=dict)
-    """The newest fast row that is, by GPU."""
-
-    def add(self, incident: Incident, heard_s: float) -> None:
-        self.incidents.append(incident)
-        self.heard_s.append(heard_s)
-        self.is_told = False
-        incident.recording = self.path.name
-
-    def tell(self) -> None:
-        """Write the incidents, if there are new ones. Raises OSError."""
-        if not self.is_told:
-            self.file.incidents(self.incidents)
-            self.is_told = True
-
-    def end_s(self, after_s: float) -> float:
-        ends_s = [
-            min(heard_s + after_s, _over_s(incident))
-            for incident, heard_s in zip(self.incidents, self.heard_s, strict=True)
-        ]
-        return min(max(ends_s), self.started_s + 2 * after_s)
-
-
-def _over_s(incident: Incident) -> float:
-    """When all is over that a recording is to tell of it; never, while it is open."""
-    closed_s = incident.closed_s  # asked once: another thread may open it again
-    return math.inf if closed_s is None else closed_s + CLOSED_S
-
-
 class FlightRecorder:
     """Listener of incidents, and a source: ``read`` once a second. ``opened`` and ``closed`` from any thread."""
 
@@ -155,8 +109,8 @@ class FlightRecorder:
         self._counts = dict.fromkeys(catalogue.FLIGHT_RECORDINGS.values, 0)
         self._step_lock = threading.Lock()
         """A pass that outlived a reload may still run. What follows is under it."""
-        self._running: list[_Recording] = []
-        self._ended: deque[_Recording] = deque(maxlen=MOST_ENDED)
+        self._running: list[Recording] = []
+        self._ended: deque[Recording] = deque(maxlen=MOST_ENDED)
         """Those with incidents that were open then."""
         self._appended_s = -math.inf
         """When what followed was last written to those that run."""
@@ -226,7 +180,7 @@ class FlightRecorder:
         except OSError as error:
             self._failed(error, at_s)
             return
-        recording = _Recording(path, FlightFile(out, self._file_bytes), at_s)
+        recording = Recording(path, FlightFile(out, self._file_bytes), at_s)
         self._running.append(recording)
         try:
             recording.file.incidents([incident])
@@ -257,20 +211,24 @@ class FlightRecorder:
                 except OSError as error:
                     self._failed(error, at_s, recording)
         for recording in list(self._ended):
-            over = [incident for incident in recording.open if at_s >= _over_s(incident)]
-            if over:
-                self._tell_end(recording, over, at_s)
+            ends_s = [over_s(incident) for incident in recording.open]
+            first_s = min(ends_s)
+            if at_s >= first_s:
+                pairs = zip(recording.open, ends_s, strict=True)
+                recording.open = [incident for incident, end_s in pairs if at_s < end_s]
+                self._tell_end(recording, first_s, at_s)
 
-    def _tell_end(self, recording: _Recording, over: list[Incident], at_s: float) -> None:
-        """Add to a recording that has ended what became of incidents that were open then."""
-        recording.open = [incident for incident in recording.open if incident not in over]
+    def _tell_end(self, recording: Recording, first_s: float, at_s: float) -> None:
+        """Add to a recording that has ended what became of its incidents; the first of them was over at ``first_s``."""
         if not recording.open:
             self._ended.remove(recording)
         file = recording.file
         try:
             file.reopen(self._reopen(recording.path))
+            running = [each.path.name for each in self._running]
+            self._count("removed", self._folder.make_room([*running, recording.path.name], 0))
             self._past.seal()
-            since_s = min(_over_s(incident) for incident in over) - 2 * CLOSED_S
+            since_s = first_s - 2 * CLOSED_S
             chunks = [chunk for chunk in self._past.chunks(recording.chunk) if chunk.last_s >= since_s]
             file.go_on(chunks, ())
             self._note(recording, chunks, [])
@@ -283,25 +241,25 @@ class FlightRecorder:
             self._fails(error)
             self._forget(recording)
 
-    def _forget(self, recording: _Recording) -> None:
+    def _forget(self, recording: Recording) -> None:
         """Let go of a recording that has ended."""
         if recording in self._ended:
             self._ended.remove(recording)
         with contextlib.suppress(OSError):
             recording.file.close()
 
-    def _append(self, recording: _Recording) -> None:
+    def _append(self, recording: Recording) -> None:
         chunks, fast = self._past.chunks(recording.chunk), self._fast_past.after(recording.fast_s)
         recording.tell()
         recording.file.go_on(chunks, fast)
         self._note(recording, chunks, fast)
 
-    def _note(self, recording: _Recording, chunks: list[Chunk], fast: list[FastRows]) -> None:
+    def _note(self, recording: Recording, chunks: list[Chunk], fast: list[FastRows]) -> None:
         recording.chunk = max([recording.chunk, *(chunk.number for chunk in chunks)])
         recording.fast_s |= {gpu.uuid: float(gpu.rows[-1, 0]) for gpu in fast}
         self._sized_s = -math.inf
 
-    def _end(self, recording: _Recording, at_s: float, reason: str) -> None:
+    def _end(self, recording: Recording, at_s: float, reason: str) -> None:
         try:
             self._past.seal()
             self._append(recording)
@@ -330,7 +288,7 @@ class FlightRecorder:
         else:
             self._works()
 
-    def _failed(self, error: OSError, at_s: float, recording: _Recording | None = None) -> None:
+    def _failed(self, error: OSError, at_s: float, recording: Recording | None = None) -> None:
         """A recording could not be made, or not be made to its end."""
         self._tried_s = at_s
         self._count("failed")

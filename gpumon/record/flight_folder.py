@@ -67,9 +67,12 @@ class FlightFolder:
         """Of all recordings."""
         return sum(entry.size for entry in _entries(self.path))
 
-    def make_room(self, running: Collection[str]) -> int:
-        """Remove the oldest so that those that run, by name, and one more may become as large as they may; how many."""
-        left = self._folder_bytes - (len(running) + 1) * self._file_bytes
+    def make_room(self, running: Collection[str], new: int = 1) -> int:
+        """Remove the oldest, so that those that run and ``new`` more may become as large as they may; how many.
+
+        running: by name.
+        """
+        left = self._folder_bytes - (len(running) + new) * self._file_bytes
         ended = [entry for entry in _entries(self.path) if entry.name not in running]
         size = sum(entry.size for entry in ended)
         removed = 0

@@ -74,6 +74,10 @@ def test_incidents_of_a_story_are_everywhere_and_outlive_a_restart(tmp_path: Pat
         for each in found.values():
             assert f"incident=opened id={each['id']} kind={each['kind']} " in demo.log
 
+        eventually(
+            lambda: any(each["kind"] == "hw_slowdown" and each["traces"] for each in incidents(demo)),
+            "requests that ran on the slow GPU are known",
+        )
         recording = eventually(
             lambda: {each["recording"] for each in incidents(demo)} - {None} or None, "a flight recording is named"
         )

@@ -115,8 +115,10 @@ def test_an_incident_is_told_with_what_moved(desk: Desk) -> None:
         "process_page_faults_total",
         "gpu_energy_joules_total",
     ]
-    assert " ".join(rows[2][1:]) == "{gpu=3, domain=sm} 1,980 MHz 1,005 MHz 1,980 MHz -49 % -49.2"
+    assert " ".join(rows[1][1:]) == "{gpu=3, domain=sm} 1,980 MHz 1,005 MHz 1,980 MHz -49 % -49.2"
     assert rows[4][1:4] == ["{gpu=3}", "500", "W"]
+    (fast,) = [line.split() for line in printed.out.splitlines() if line.startswith("fast sm_active")]
+    assert fast[2:11] == ["{gpu=3}", "50", "%", "50", "%", "(50", "%", "to", "50"]
 
 
 def test_the_same_as_data(desk: Desk) -> None:
@@ -141,7 +143,7 @@ def test_only_so_many_signals_are_told_unless_all_are_asked_for(desk: Desk) -> N
     assert "2 of 5 signals" in desk.ask(IDS[0], limit=2).out
     assert len(desk.data(IDS[0], limit=2)["signals"]) == 2  # type: ignore[arg-type]
     assert "signals, those" not in desk.ask(IDS[0], limit=None).out
-    assert len(desk.data(IDS[0], limit=None)["signals"]) == 4  # type: ignore[arg-type]
+    assert len(desk.data(IDS[0], limit=None)["signals"]) == 5  # type: ignore[arg-type]
 
 
 def test_an_incident_is_found_by_its_id_its_beginning_or_as_the_latest(desk: Desk) -> None:

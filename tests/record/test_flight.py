@@ -140,6 +140,21 @@ def test_an_incident_that_opens_again_is_not_told_as_closed(node: Node) -> None:
     assert flight_of(node, opened.recording).incidents[0].closed_s == START_S + 255.0
 
 
+def test_what_is_added_to_a_recording_makes_room_for_itself(tmp_path: Path) -> None:
+    node = Node(tmp_path / "flights", after_s=20.0, file_bytes=1 << 20, folder_bytes=(1 << 20) + 1000)
+    node.run(10)
+    opened = node.open(1)
+    node.run(30)
+    old = node.folder.path / "20261129T170000Z-xid-gpu-1.flight"
+    old.write_bytes((node.folder.path / opened.recording).read_bytes())
+    os.utime(old, (0, 0))
+    node.close(opened)
+    node.run(11)
+    assert node.files() == [opened.recording]
+    assert flight_of(node, opened.recording).incidents[0].closed_s is not None
+    assert node.outcomes() == {"written": 1.0, "removed": 1.0}
+
+
 def test_nothing_is_made_of_a_recording_that_is_gone_when_its_incident_closes(node: Node) -> None:
     node.run(50)
     opened = node.open()

@@ -79,8 +79,10 @@ def encoded(spans: Any) -> bytes:
 
 def vllm() -> bytes:
     sender = vllm_sender(**{"k8s.pod.name": "vllm-0", "service.instance.id": "a", "my.secret": "hunter2"})
-    vllm_request(sender, **{"gen_ai.usage.cached_tokens": "7", "http.request.header.authorization": "hunter2"})
-    vllm_request(sender, **{"error.type": "ValueError: hunter2", "gen_ai.request.id": "2"})
+    with_secret: dict[str, Any] = {"gen_ai.usage.cached_tokens": "7", "http.request.header.authorization": "hunter2"}
+    failed: dict[str, Any] = {"error.type": "ValueError: hunter2", "gen_ai.request.id": "2"}
+    vllm_request(sender, **with_secret)
+    vllm_request(sender, **failed)
     return encoded(sender.spans)
 
 

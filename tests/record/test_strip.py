@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -357,7 +357,7 @@ def one_span(pairs: list[KeyValue]) -> bytes:
     return request.SerializeToString()
 
 
-def json_span(pairs: list[dict[str, object]]) -> bytes:
+def json_span(pairs: Sequence[Mapping[str, object]]) -> bytes:
     span = {"traceId": "01" * 16, "spanId": "02" * 8, "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
     return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [{**span, "attributes": pairs}]}]}]}).encode()
 
