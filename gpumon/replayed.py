@@ -46,6 +46,7 @@ class Replay:
 
     def __init__(self, path: Path, config: Config) -> None:
         """Raises OSError and FormatError."""
+        self._path = path
         self.recording = Recording(path)
         header = self.recording.header
         self.clock = ManualClock(self.recording.started_s, 0.0)
@@ -74,7 +75,8 @@ class Replay:
         for event in self.recording.passes():
             if event.at_s - self.clock.now_s() > GAP_S:
                 # Every second of it would be gone through, and no gpumon was silent for so long.
-                raise FormatError(f"a gap of {event.at_s - self.clock.now_s():.3g} s in it: not what a recorder wrote")
+                gap_s = event.at_s - self.clock.now_s()
+                raise FormatError(f"{self._path}: a gap of {gap_s:.3g} s in it: not what a recorder wrote")
             self.clock.set_offset(self.recording.offset(event.at_s))
             self.node.advance(event.at_s)
             if isinstance(event, Request):

@@ -362,13 +362,13 @@ def test_a_file_that_is_no_recording_is_one_line_and_exit_code_1(
 def test_a_recording_that_is_not_there_is_one_line_and_exit_code_1(invoke: Invoke) -> None:
     code, out, err = invoke("replay", "/nowhere.rec")
     assert (code, out) == (1, "")
-    assert err == "gpumon: [Errno 2] No such file or directory: '/nowhere.rec'\n"
+    assert err == "gpumon: /nowhere.rec: No such file or directory\n"
 
 
 def test_a_page_that_cannot_be_written_is_one_line_and_exit_code_1(invoke: Invoke, recorded: Path) -> None:
     code, _, err = invoke("replay", str(recorded), "--page", "/nowhere/page")
     assert code == 1
-    assert err.splitlines()[-1] == "gpumon: [Errno 2] No such file or directory: '/nowhere/page'"
+    assert err.splitlines()[-1] == "gpumon: /nowhere/page: No such file or directory"
 
 
 def test_simulate_tells_whether_all_was_found_by_its_exit_code(invoke: Invoke, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gpumon import catalogue
 from gpumon.config import CadenceConfig, Config, DetectConfig, RequestsConfig, ServersConfig
 from gpumon.detect.detectors import DetectConfigError
 from gpumon.findings_text import as_json
+from gpumon.ingest.request import Signal
 from gpumon.record.format import MAGIC, VERSION, FormatError, Reader, Writer
 from gpumon.replayed import Replay, main
 from tests.e2e.page import Page
@@ -277,6 +278,16 @@ def test_a_header_without_its_times_is_refused(recorded: Recorded, value: object
     path = with_header(tmp_path / "x.rec", recorded, started_s=value)
     with pytest.raises(FormatError, match="its header does not say started_s"):
         Replay(path, Config())
+
+
+def test_a_gap_that_nobody_would_wait_through_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.rec"
+    studio = Studio(path, write_story(tmp_path))
+    studio.advance(3)
+    studio.recording.body(Signal.TRACES, b"", False, "127.0.0.1", STARTED_S + 1e9)
+    studio.close()
+    with pytest.raises(FormatError, match=rf"{path}: a gap of 1e\+09 s in it"):
+        replayed(path)
 
 
 def test_a_recording_in_which_nothing_was_recorded_has_no_findings(

