@@ -7,7 +7,6 @@ a try gets what is left of the try's time.
 from __future__ import annotations
 
 import http.client
-import io
 import socket
 import ssl
 import zlib
@@ -17,7 +16,11 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from gpumon.export.forward_send import MAX_ANSWER_BYTES, USER_AGENT, Answer, Endpoint, Outcome, Tls, accepted
+from gpumon.host.timed_socket import TimedSocket, TooLongError
 from gpumon.ingest.request import Signal
+
+HEAD_BYTES = 128 << 10
+"""Of an answer, besides its body: what http.client takes of headers."""
 
 _RETRYABLE = frozenset({429, 502, 503, 504})
 
@@ -62,7 +65,7 @@ class HttpSender:
         except TimeoutError:
             self.close()
             return Outcome(Answer.RETRY, "timeout")
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.HTTPException, ValueError, TooLongError) as error:
             # ValueError: a header or a length in the answer that is none.
             self.close()
             return Outcome(Answer.RETRY, _name(error))
@@ -77,8 +80,9 @@ class HttpSender:
         connection = self._connection
         if connection is None:
             connection = self._connection = self._connect()
-        timed = cast(_TimedSocket, connection.sock)
+        timed = cast(TimedSocket, connection.sock)
         timed.deadline_s = deadline_s
+        timed.bytes_left = MAX_ANSWER_BYTES + HEAD_BYTES
         connection.request("POST", f"{self._prefix}/v1/{signal}", content, self._headers)
         response = connection.getresponse()
         body = response.read(MAX_ANSWER_BYTES)
@@ -109,64 +113,8 @@ class HttpSender:
             )
         connection.connect()
         # http.client uses no more of a socket than this stand-in has.
-        connection.sock = cast(socket.socket, _TimedSocket(connection.sock, self._now_s))
+        connection.sock = cast(socket.socket, TimedSocket(connection.sock, self._now_s))
         return connection
-
-
-class _TimedSocket:
-    """A socket whose operations all end by a deadline. Like a real one, it stays open while a reader of it does."""
-
-    def __init__(self, real: socket.socket, now_s: Callable[[], float]) -> None:
-        self._real = real
-        self._now_s = now_s
-        self._readers = 0
-        self._closing = False
-        self.deadline_s = 0.0
-
-    def sendall(self, data: bytes) -> None:
-        self._limit()
-        self._real.sendall(data)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        assert mode == "rb"
-        self._readers += 1
-        return io.BufferedReader(_TimedReader(self))
-
-    def close(self) -> None:
-        self._closing = True
-        if self._readers == 0:
-            self._real.close()
-
-    def reader_closed(self) -> None:
-        self._readers -= 1
-        if self._closing:
-            self.close()
-
-    def receive_into(self, buffer: memoryview) -> int:
-        self._limit()
-        return self._real.recv_into(buffer)
-
-    def _limit(self) -> None:
-        left_s = self.deadline_s - self._now_s()
-        if left_s <= 0:
-            raise TimeoutError
-        self._real.settimeout(left_s)
-
-
-class _TimedReader(io.RawIOBase):
-    def __init__(self, source: _TimedSocket) -> None:
-        self._source = source
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # BufferedReader gives nothing else
-        return self._source.receive_into(buffer)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._source.reader_closed()
 
 
 def _context(tls: Tls) -> ssl.SSLContext:
