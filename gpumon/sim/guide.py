@@ -27,9 +27,9 @@ clock, severity, kind, of what, how long it lasted, and below it the figures. Of
 
 An incident that nothing in the scenario explains is marked, and what should have been found and was not is named on
 standard error; in both cases the exit status is 1. Incidents and faults are compared by kind, time and whom they are
-of. What is not simulated: MIG instances, and servers over several nodes. `--json` prints a line of JSON for each incident, `--seed` takes
-other noise, `--for` another length, and `--config` other thresholds. The same scenario, seed and configuration give
-the same output, byte for byte.
+of. What is not simulated: MIG instances, and servers over several nodes. `--json` prints a line of JSON for each
+incident, `--seed` takes other noise, `--for` another length, and `--config` other thresholds. The same scenario, seed
+and configuration give the same output, byte for byte.
 
 ## The file
 
