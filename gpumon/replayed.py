@@ -123,6 +123,8 @@ def main(path: Path, config: Config, speed: float | None, *, json_output: bool, 
         for at_s in replay.run():
             progress.update(task, completed=at_s - recording.started_s)
             pace.wait(at_s)
+    if replay.node.undecodable:
+        click.echo(f"gpumon: {path}: requests in it that could not be read: {replay.node.undecodable}", err=True)
     to_unix = replay.clock.to_unix
     incidents = replay.incidents()
     for incident in incidents:
