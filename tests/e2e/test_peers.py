@@ -76,6 +76,8 @@ def test_one_lost_gpu_leaves_the_rest_equal(node: FakeNode, tmp_path: Path, work
     env = node.env()
     with Daemon(tmp_path, *REAL, env=env, options=FAST) as gpumon, Nvitop(tmp_path, env) as nvitop:
         gpumon.await_series("gpumon_gpu_temperature_celsius", 8, sensor="gpu")
+        # nvitop-exporter reads one GPU after the other: on a slow machine its first pass is still under way here.
+        eventually(lambda: len(nvitop.page().select("gpu_temperature_C")) == 8, "nvitop sees the GPUs")
         lost = node.gpu(5)
         lost.lose()
         node.gpu(2).set_temperature(77)
