@@ -1368,6 +1368,65 @@ FLIGHT_BYTES = _gauge(
     values=("memory", "folder"),
 )
 
+# --- explanation ----------------------------------------------------------------------------------------------------
+CAUSES = (
+    *("thermal_throttle", "power_throttle", "hw_slowdown", "memory_bandwidth", "pcie", "nvlink", "page_faults"),
+    *("memory_pressure", "numa_remote", "cpu_starvation", "queueing", "kv_pressure", "prefill_interference"),
+    *("batch_growth", "long_context", "straggler", "moe_imbalance", "gpu_contention", "graph_fallback"),
+    *("process_stopped", "gpu_error", "unexplained"),
+)
+"""Why a token can be slow: a closed list (DESIGN §7)."""
+PHASES = ("first_token", "decode")
+_EXPLAINED = "requests, and what was true of their GPUs, processes, servers and host meanwhile"
+SLOW_TOKEN_SECONDS = _counter(
+    "slow_token",
+    Unit.SECONDS,
+    (*_SERVED, "phase", "cause"),
+    "Seconds by which tokens came later than expected, summed over requests, by the phase and by what explains them. "
+    "The causes of a phase add up to gpumon_token_excess_seconds_total. docs/EXPLAINING.md says what each one means.",
+    origin=_EXPLAINED,
+    budget=SERVED * len(PHASES),
+    values=CAUSES,
+)
+TOKEN_EXCESS = _counter(
+    "token_excess",
+    Unit.SECONDS,
+    (*_SERVED, "phase"),
+    "Seconds by which tokens that were slow came later than expected, summed over requests: in the time to first token, "
+    "and between tokens.",
+    origin=_EXPLAINED,
+    budget=SERVED,
+    values=PHASES,
+)
+EXPLAINED_REQUESTS = _counter(
+    "explained_requests",
+    Unit.NONE,
+    (*_SERVED, "outcome"),
+    "Requests that were looked at: on_time; slow, at least in part; cold, while too little is known to expect anything; "
+    "untimed, which tell neither token times nor phases; dropped, beyond what fits the queue.",
+    origin=_EXPLAINED,
+    budget=SERVED,
+    values=("on_time", "slow", "cold", "untimed", "dropped"),
+)
+CORRELATION_PAIRS = 64
+CORRELATION = _gauge(
+    "correlation",
+    Unit.NONE,
+    ("x", "y"),
+    "Pearson's r, at its best lag, of a signal (x) with a latency or rate of a model (y), over the last ten minutes: "
+    "of the strong and significant pairs only, the strongest ones.",
+    origin="docs/EXPLAINING.md",
+    budget=CORRELATION_PAIRS,
+)
+CORRELATION_LAG = _gauge(
+    "correlation_lag",
+    Unit.SECONDS,
+    ("x", "y"),
+    "By how long y follows x where their correlation is greatest; negative where y comes first.",
+    origin="docs/EXPLAINING.md",
+    budget=CORRELATION_PAIRS,
+)
+
 # --- forwarding and OTLP out ----------------------------------------------------------------------------------------
 _SIGNALS = ("traces", "metrics", "logs")
 FORWARD_UP = _gauge(
@@ -1586,6 +1645,7 @@ _FIRST_OF_GROUP = {
     "collectives": COLLECTIVES,
     "servers": SERVER_UP,
     "incidents": INCIDENT_ACTIVE,
+    "explanation": SLOW_TOKEN_SECONDS,
     "forwarding and OTLP out": FORWARD_UP,
     "gpumon itself": SOURCE_UP,
 }
@@ -1607,6 +1667,7 @@ WITHOUT_HISTORY: frozenset[Metric] = frozenset(
         GPU_XID_LAST,
         *GROUPS["token traces in"],
         *GROUPS["incidents"],
+        *GROUPS["explanation"],
         *GROUPS["forwarding and OTLP out"],
         *GROUPS["gpumon itself"],
     }

@@ -10,13 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-CAUSES: Final = (
-    *("thermal_throttle", "power_throttle", "hw_slowdown", "memory_bandwidth", "pcie", "nvlink", "page_faults"),
-    *("memory_pressure", "numa_remote", "cpu_starvation", "queueing", "kv_pressure", "prefill_interference"),
-    *("batch_growth", "long_context", "straggler", "moe_imbalance", "gpu_contention", "graph_fallback"),
-    *("process_stopped", "gpu_error", "unexplained"),
-)
-"""The closed list of causes; the labels of true excess time."""
+from gpumon.catalogue import CAUSES
+
+__all__ = ["CAUSES", "KINDS", "FaultKind", "Target"]
 
 
 class Target(StrEnum):

@@ -1,0 +1,90 @@
+"""What is said of a request: how late it was, in which gaps, and why. Conserved: the causes of an account add up.
+
+Seconds are those of the request's client: a gap that made one request wait 0.1 s is 0.1 s, whatever the batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpumon.explain.group import Group
+from gpumon.explain.signs import Fact
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpumon.model import RequestRecord
+
+
+class Share(NamedTuple):
+    """Part of an excess that a cause explains."""
+
+    cause: str
+    seconds: float
+    evidence: float
+    """Of the condition meanwhile, 0 to 1; 0 for ``unexplained``."""
+    lift: float | None
+    """How many times as much excess there was in the last minutes while it held than while it did not; None where it
+    never or always held, or is worked out from load."""
+    fact: Fact | None = None
+
+
+class Account(NamedTuple):
+    """Time to first token, or the gaps after it."""
+
+    expected_s: float | None
+    """What it usually takes under the usual load; None where too little is known yet. Then there is no excess."""
+    actual_s: float
+    excess_s: float
+    """Of what was slow: actual over expected. Exactly the sum of the shares."""
+    shares: tuple[Share, ...]
+    """The largest first; ``unexplained`` stands in its place."""
+
+    @property
+    def cause(self) -> str:
+        """The main one; empty where nothing was slow."""
+        return self.shares[0].cause if self.shares else ""
+
+
+class SlowGap(NamedTuple):
+    """One gap that was slow."""
+
+    start_s: float
+    """Steady seconds: of the token before."""
+    end_s: float
+    tokens: int
+    """Made at its end."""
+    expected_s: float
+    excess_s: float
+    shares: tuple[Share, ...]
+
+
+class Explained(NamedTuple):
+    """One request that ended."""
+
+    record: RequestRecord
+    group: Group
+    start_s: float
+    """Steady seconds, as all times here."""
+    end_s: float
+    first_token: Account
+    decode: Account
+    slow_gaps: tuple[SlowGap, ...]
+    """The slowest ones, at most 64, by time."""
+    token_s: NDArray[np.float64] | None
+    """Times of its decode steps, steady; None where they are not known or not kept."""
+    signals: NDArray[np.float32]
+    """Means over the request of ``dimensions.DIMENSIONS``, in their order; NaN where not known."""
+
+    @property
+    def excess_s(self) -> float:
+        """Of both accounts."""
+        return self.first_token.excess_s + self.decode.excess_s
+
+    def by_cause(self) -> dict[str, float]:
+        """Seconds of both accounts by cause, the largest first."""
+        sums: dict[str, float] = {}
+        for share in (*self.first_token.shares, *self.decode.shares):
+            sums[share.cause] = sums.get(share.cause, 0.0) + share.seconds
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
