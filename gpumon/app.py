@@ -56,7 +56,7 @@ OPEN_PATHS = ("/-/healthy", "/-/ready")
 GPU_SOURCES = ("gpu_fast", "gpu_slow", "gpu_inventory")
 """Passes in the sampler that must have been made once before gpumon is ready, if NVML is there at all."""
 RESTART_SECTIONS = (
-    *("http", "nvml", "host", "store", "otlp", "requests", "forward", "export", "detect", "state", "recorder"),
+    *("http", "nvml", "host", "store", "otlp", "requests", "forward", "export", "detect", "explain", "state", "recorder"),
 )
 """Sections of the configuration that only a restart changes."""
 

@@ -1319,9 +1319,9 @@ DETECTOR_FAILURES = _counter(
     "detector_failures",
     Unit.NONE,
     ("detector",),
-    "Passes in which a detector failed; the others went on.",
+    "Passes in which a detector, or a part of the explanation (explain_…), failed; the others went on.",
     origin="gpumon's own fault",
-    budget=len(INCIDENT_KINDS),
+    budget=2 * len(INCIDENT_KINDS),
 )
 DETECTION_DROPPED = _counter(
     "detection_dropped",

@@ -446,6 +446,19 @@ class DetectConfig(_Section):
     )
 
 
+class ExplainConfig(_Section):
+    """Why tokens were slow; docs/EXPLAINING.md. Needs `otlp.enabled` and `detect.enabled`."""
+
+    enabled: bool = Field(default=True, description="Explain slow tokens.")
+    delay_s: float = Field(
+        default=8.0,
+        ge=2,
+        le=60,
+        description="How long after its end a request is explained: what ran beside it has ended by then, and counters "
+        "that are read every 5 s have been read.",
+    )
+
+
 class StateConfig(_Section):
     """What outlives a restart: counters of incidents, flight recordings."""
 
@@ -505,6 +518,7 @@ class Config(_Section):
     export: ExportConfig = ExportConfig()
     servers: ServersConfig = ServersConfig()
     detect: DetectConfig = DetectConfig()
+    explain: ExplainConfig = ExplainConfig()
     state: StateConfig = StateConfig()
     recorder: RecorderConfig = RecorderConfig()
     log: LogConfig = LogConfig()

@@ -18,7 +18,7 @@ from gpumon.record.flight_folder import SUBFOLDER, FlightFolder
 from gpumon.record.past import Past
 from gpumon.sampler.ring import Row
 from gpumon.store import Store
-from gpumon.wiring import Scheduled, build_detection
+from gpumon.wiring import Scheduled, build_detection, build_explanation
 
 if TYPE_CHECKING:
     from gpumon.detect.incident_spans import IncidentSpans, Send
@@ -49,8 +49,9 @@ class Detecting:
             listeners.append(self._flight.recorder)
         if self._spans is not None:
             listeners.append(self._spans)
+        self.explanation = build_explanation(config)
         self.detection: Detection = build_detection(
-            config, clock.to_unix, store.view, listeners=listeners, state=self._state
+            config, clock.to_unix, store.view, listeners=listeners, state=self._state, explanation=self.explanation
         )
 
     @property

@@ -16,6 +16,7 @@ from rich.progress import Progress
 
 from gpumon.config import Config
 from gpumon.detect.incident import Incident, IncidentListener
+from gpumon.explain.explained import Explained
 from gpumon.findings_text import as_json, as_text
 from gpumon.host.clock import ManualClock
 from gpumon.host.garbage import few_collections
@@ -26,6 +27,7 @@ from gpumon.sim.labels import AFTER_S, EARLY_S, REQUIRED, Label, explaining, lab
 from gpumon.sim.nvml import SimNvml
 from gpumon.sim.scenario import Fault, Scenario
 from gpumon.sim.spans import SpanMaker
+from gpumon.sim.state import FinishedRequest
 from gpumon.sim.world import Task, World
 from gpumon.stepped import SteppedNode
 
@@ -46,16 +48,27 @@ class SimulatedNode:
         *,
         listeners: Sequence[IncidentListener] = (),
         on_requests: Callable[[Sequence[RequestRecord]], None] | None = None,
+        on_explained: Callable[[Sequence[Explained]], None] | None = None,
+        on_truth: Callable[[bytes, FinishedRequest], None] | None = None,
     ) -> None:
-        """on_requests: is told of the requests that gpumon has assembled."""
+        """on_requests: is told of the requests that gpumon has assembled; on_explained: of those it has explained.
+
+        on_truth: is told of each request that a server exports, as it was, with its trace id.
+        """
         self.clock = ManualClock(STARTED_S, UNIX_S)
         self.world = World(scenario, started_at_s=STARTED_S, seed=seed)
         world, clock = self.world, self.clock
         nvml = SimNvml(world, clock, sleep=clock.step)
         self.node = SteppedNode(
-            config, simulated_ports(world, clock), nvml, clock, listeners=listeners, on_requests=on_requests
+            config,
+            simulated_ports(world, clock),
+            nvml,
+            clock,
+            listeners=listeners,
+            on_requests=on_requests,
+            on_explained=on_explained,
         )
-        self._spans = SpanMaker(world, clock.to_unix)
+        self._spans = SpanMaker(world, clock.to_unix, on_truth)
         self._exports = 1
         """Number of the next one: they come on a grid, however ``advance`` is called."""
         self._tasks: tuple[Task, ...] = ()

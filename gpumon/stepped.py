@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from gpumon.config import Config, ForwardConfig, ServersConfig
 from gpumon.detect.engine import Detection
 from gpumon.detect.incident import IncidentListener
+from gpumon.explain.explained import Explained
 from gpumon.health import Health
 from gpumon.host.clock import ManualClock
 from gpumon.host.nvml import Nvml
@@ -27,7 +28,7 @@ from gpumon.sampler.hearing import Hearing
 from gpumon.sampler.stepped import SteppedSampler
 from gpumon.store import Store
 from gpumon.tracing import Taps, Tracing
-from gpumon.wiring import build_detection, host_sources, sampler_plan
+from gpumon.wiring import build_detection, build_explanation, host_sources, sampler_plan
 
 LOOK_S = 1.0
 """Between two looks of the sampler's supervisor: five times as long as in the daemon, where it also beats a heart."""
@@ -60,10 +61,12 @@ class SteppedNode:
         listeners: Sequence[IncidentListener] = (),
         by_hand: frozenset[str] = frozenset(),
         on_requests: Callable[[Sequence[RequestRecord]], None] | None = None,
+        on_explained: Callable[[Sequence[Explained]], None] | None = None,
     ) -> None:
         """by_hand: names of tasks that run only when ``run`` is called: a replay knows when they ran.
 
-        on_requests: is told of the requests that are complete, after detection.
+        on_requests: is told of the requests that are complete, after detection; on_explained: of those that were
+        explained.
         """
         self.clock = clock
         self.config = config = _within(config)
@@ -72,8 +75,15 @@ class SteppedNode:
         self.store = Store(max_series=config.store.max_series, history_points=config.store.history_points)
         self.health = Health(clock.to_unix)
         self.node = Node(self.store, self.health, clock)
+        self.explanation = build_explanation(config)
+        if self.explanation is not None and on_explained is not None:
+            self.explanation.listeners.append(on_explained)
         self.detection: Detection = build_detection(
-            config, clock.to_unix, lambda at_s: self.store.view(at_s), listeners=listeners
+            config,
+            clock.to_unix,
+            lambda at_s: self.store.view(at_s),
+            listeners=listeners,
+            explanation=self.explanation,
         )
 
         def take(records: Sequence[RequestRecord]) -> None:

@@ -11,6 +11,8 @@ from gpumon.detect.engine import Detection
 from gpumon.detect.incident import IncidentListener
 from gpumon.detect.ledger import Ledger, State
 from gpumon.detect.scene import SceneMaker
+from gpumon.explain.engine import Explanation
+from gpumon.explain.witnesses.all import make_witnesses
 from gpumon.machine import Ports
 from gpumon.node import Node
 from gpumon.runner import Source
@@ -78,14 +80,24 @@ def build_detection(
     *,
     listeners: Sequence[IncidentListener] = (),
     state: State | None = None,
+    explanation: Explanation | None = None,
 ) -> Detection:
     """Every detector that is not off, the ledger behind them, and what they see.
 
-    to_unix: of steady seconds. state: where counters of incidents outlive a restart. Raises DetectConfigError.
+    to_unix: of steady seconds. state: where counters of incidents outlive a restart. explanation: looks at the same
+    scenes. Raises DetectConfigError.
     """
     built = build_detectors(config.detect)
     scenes = SceneMaker(lambda unix_ns: unix_ns / 1e9 - to_unix(0.0))
-    return Detection(built.detectors, Ledger(built.kinds, to_unix, listeners, state), scenes, view)
+    after = explanation.look if explanation is not None else None
+    return Detection(built.detectors, Ledger(built.kinds, to_unix, listeners, state), scenes, view, after)
+
+
+def build_explanation(config: Config) -> Explanation | None:
+    """What explains slow tokens; None where that is off, or no tokens can come."""
+    if not (config.explain.enabled and config.detect.enabled and config.otlp.enabled):
+        return None
+    return Explanation(make_witnesses(), delay_s=config.explain.delay_s, models=config.requests.max_models)
 
 
 def sampler_plan(config: Config) -> Plan:

@@ -28,11 +28,16 @@ log = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 16_384
 COLLECTIVES_MAX: Final = 65_536
+RECENT_S: Final = 360.0
 _CLOSE_S: Final = 2.0
 _ERRORS_TOLD: Final = 256
 """Distinct errors whose tracebacks are logged, of all detectors together."""
 
 Entry = TypeVar("Entry")
+
+
+After = Callable[[Scene, Sequence[Incident]], Iterable[Sample]]
+"""Is given a scene, and the incidents that are open or closed in the last minutes; has samples of its own."""
 
 
 class Detection:
@@ -47,8 +52,10 @@ class Detection:
         ledger: Ledger,
         scenes: SceneMaker,
         view: Callable[[float], View],
+        after: After | None = None,
     ) -> None:
-        """view: the store at a moment, steady seconds."""
+        """view: the store at a moment, steady seconds. after: looks at every scene once the ledger knows of it."""
+        self._after = after
         self._detectors = [(_name(detector), detector) for detector in detectors]
         self._ledger = ledger
         self._scenes = scenes
@@ -83,12 +90,14 @@ class Detection:
             findings = [finding for name, detector in self._detectors for finding in self._ask(name, detector, scene)]
             # In an order that does not depend on how a detector keeps its things.
             self._ledger.step(sorted(findings, key=_order), scene)
+            more = list(self._after(scene, self._ledger.recent(at_s - RECENT_S))) if self._after is not None else []
             dropped["tokens_late"] = scene.latencies.late
             dropped["requests_of_models"] = scene.latencies.left_out
             return [
                 *self._ledger.samples(),
                 *(Sample(catalogue.DETECTOR_FAILURES, (name,), float(n)) for name, n in self._failures.items()),
                 *(Sample(catalogue.DETECTION_DROPPED, (what,), float(n)) for what, n in dropped.items()),
+                *more,
             ]
 
     def incidents(self) -> list[Incident]:

@@ -42,6 +42,9 @@ class Incident:
     """File name of the flight recording; empty while there is none."""
     weight: float = 0.0
     """``Finding.weight`` of summary and evidence."""
+    causes: tuple[tuple[str, float], ...] = ()
+    """Of the requests that ran on it meanwhile: seconds of excess by cause, the largest first; filled in some seconds
+    after they ended, where explanation is on."""
     restored: bool = False
     """It was open when gpumon ended the last time, and was found again."""
 

@@ -129,6 +129,15 @@ class Ledger:
             copies = [replace(incident) for incident in (*self._closed.values(), *self._open.values())]
         return sorted(copies, key=lambda incident: (incident.opened_s, incident.id), reverse=True)
 
+    def recent(self, since_s: float) -> list[Incident]:
+        """The incidents themselves that are open or closed since then: for the thread that calls ``step``."""
+        closed = []
+        for incident in reversed(self._closed.values()):
+            if incident.closed_s is None or incident.closed_s < since_s:
+                break  # they are in the order of closing
+            closed.append(incident)
+        return [*reversed(closed), *self._open.values()]
+
     def samples(self) -> Iterator[Sample]:
         """gpumon_incident_active, gpumon_incidents_total, and the incidents left out."""
         with self._lock:

@@ -14,6 +14,13 @@ from gpumon.catalogue import CAUSES
 UNEXPLAINED: Final = "unexplained"
 LOAD: Final = frozenset({"queueing", "kv_pressure", "prefill_interference", "batch_growth", "long_context"})
 """Causes that are load. They grow behind a fault, too, and are then the fault's."""
+SLOWING: Final = frozenset(
+    {
+        *("thermal_throttle", "power_throttle", "hw_slowdown", "memory_bandwidth", "pcie", "nvlink", "numa_remote"),
+        *("straggler", "moe_imbalance", "gpu_contention", "graph_fallback"),
+    }
+)
+"""Causes that make the work itself longer, by a factor. The others add time in which nothing goes on."""
 INDEX: Final = {cause: position for position, cause in enumerate(CAUSES)}
 
 

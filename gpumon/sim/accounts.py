@@ -64,8 +64,11 @@ class Accounts:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def load(self, batch: int, context: int, tokens: int, gpu_s: float) -> None:
-        """A step begins: requests decoding, tokens of their context, prompt tokens, GPU time on healthy hardware."""
+    def load(self, batch: int, context: int, tokens: int, gpu_s: float, moved_s: float) -> None:
+        """A step begins: requests decoding, tokens of their context, prompt tokens, GPU time on healthy hardware.
+
+        moved_s: what reducing and copying the prompt tokens takes on top, likewise.
+        """
         self._steps += 1
         self._sum_batch += batch
         self._sum_context += context
@@ -74,7 +77,7 @@ class Accounts:
             return
         sums = self.ledger.sums
         if tokens:
-            prefill_s = gpu_s - self._decode_s(batch, context)
+            prefill_s = gpu_s - self._decode_s(batch, context) + moved_s
             self._sum_prefill_s += prefill_s
             if prefill_s > self._prefill_s:
                 sums[_PREFILL] += prefill_s - self._prefill_s

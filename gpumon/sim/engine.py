@@ -171,7 +171,7 @@ class Server:
         reduce_s = costs.reduce_s + (n + tokens) * costs.reduce_token_s
         copy_s = n * costs.copy_sequence_s + tokens * costs.copy_token_s
         host_s = costs.host_s + n * costs.host_sequence_s
-        accounts.load(n, batch.context, tokens, gpu_s)
+        accounts.load(n, batch.context, tokens, gpu_s, tokens * (costs.reduce_token_s + costs.copy_token_s))
         dram_s = DRAM_BUSY * read_s * costs.unevenness
         if compute_s > read_s:
             dram_s += _ACTIVATIONS * (compute_s - read_s)

@@ -42,10 +42,17 @@ _VARINTS = np.array([1 << 7 * size for size in range(1, 9)], np.uint64)
 class SpanMaker:
     """Takes what has ended out of a world. One per world: what is taken is gone."""
 
-    def __init__(self, world: World, to_unix: Callable[[float], float]) -> None:
-        """to_unix: unix time of a steady second."""
+    def __init__(
+        self,
+        world: World,
+        to_unix: Callable[[float], float],
+        on_request: Callable[[bytes, FinishedRequest], None] | None = None,
+    ) -> None:
+        """to_unix: unix time of a steady second. on_request: is told of each request and its trace id: for benchmarks,
+        which compare what was found with the truth."""
         self._world = world
         self._to_unix = to_unix
+        self._on_request = on_request
         self._tasks: tuple[Task, ...] = ()
         self._engines = [_resource(world, index, None) for index in range(len(world.servers))]
         """Resources of the servers' engines, as they were last seen alive."""
@@ -122,6 +129,8 @@ class SpanMaker:
         name = ids[:8].hex()
         start_ns = round(self._to_unix(request.start_s) * 1e9)
         span.trace_id, span.span_id = ids[:16], ids[16:24]
+        if self._on_request is not None:
+            self._on_request(ids[:16], request)
         span.name = SPAN_NAME
         span.kind = Span.SPAN_KIND_SERVER
         span.start_time_unix_nano = start_ns

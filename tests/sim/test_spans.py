@@ -171,6 +171,17 @@ def test_ids_are_those_of_the_seed_and_the_number_and_differ() -> None:
     assert len(set(ids[0])) == len(sent)
 
 
+def test_who_asks_is_told_of_each_request_and_the_trace_id_under_which_it_is_exported() -> None:
+    sent = [request(number, 0.02, server=server) for number in range(3) for server in (0, 1)]
+    told: dict[bytes, FinishedRequest] = {}
+    bodies = SpanMaker(Told(sent), to_unix, told.__setitem__).bodies(STARTED_S + 100)
+    records = {record.trace_id: record for record in assembled(bodies)}
+    assert sorted(told.values(), key=_by_end) == sorted(sent, key=_by_end)
+    assert told.keys() == records.keys()
+    models = [told[trace_id].server for trace_id, record in records.items() if record.model == "llama-3.1-8b"]
+    assert models == [0, 0, 0]
+
+
 def test_bodies_are_bounded_and_in_the_order_of_time_and_nothing_comes_twice() -> None:
     sent = [request(number, 0.02, start_s=(number * 7) % 150) for number in range(150)]
     maker = SpanMaker(Told(sent), to_unix)

@@ -1,0 +1,267 @@
+"""The plots of a diagnosis as plain data for plotly's JavaScript: traces and layout by the id of the place.
+
+Texts from outside are escaped here, for plotly takes ``<b>`` and links in a text for its own markup; axes of names are
+said to be so, for it would take ``1024`` for a number and ``2026-01`` for a date. Absent values are null: a hole.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gpumon.catalogue import CAUSES
+from gpumon.diagnosis_tables import measure
+from gpumon.diagnosis_words import clock, engine, seconds
+from gpumon.explain.causes import LOAD, UNEXPLAINED
+from gpumon.explain.diagnosis.model import (
+    BeforeDuring,
+    CauseLost,
+    ContextProfile,
+    Correlation,
+    Diagnosis,
+    Interference,
+    Surface,
+    Timeline,
+)
+from gpumon.record.comparison import shown
+from gpumon.terminal import percent, printable, title_of
+
+Figure = dict[str, Any]
+"""``data`` and ``layout``, as Plotly.newPlot takes them."""
+
+_GREY: Final = "#9a9a9a"
+_WARM: Final = ("#c0392b", "#e67e22", "#8e44ad", "#d4ac0d", "#e84393", "#6e2c00", "#ff7675", "#b7950b")
+_COLD: Final = ("#2874a6", "#17a589", "#5dade2", "#1f618d", "#76d7c4")
+_VERDICTS: Final = {"bad": "#c0392b", "suspect": "#d4ac0d", "ok": "#27ae60", "unknown": _GREY}
+_LONGEST: Final = 3.0
+"""Change at which a bar ends: of 467 % the figure tells, not the length."""
+_ROW_PX: Final = 26
+_MARGIN: Final = {"l": 60, "r": 20, "t": 20, "b": 50}
+
+
+def figures(said: Diagnosis) -> dict[str, Figure]:
+    """By id of the place; only what has something to show."""
+    found: dict[str, Figure] = {}
+    if said.causes:
+        found["plot-causes"] = _causes(said.causes)
+    if said.timeline is not None and any(said.timeline.excess):
+        found["plot-timeline"] = _timeline(said.timeline)
+    if said.before_during is not None and any(each.change is not None for each in said.before_during.changes):
+        found["plot-before-during"] = _before_during(said.before_during)
+    if said.correlations:
+        found["plot-correlations"] = _correlations(said.correlations)
+    for number, tenants in enumerate(said.tenants):
+        if tenants.tenants:
+            found[f"plot-tenants-{number}"] = _tenants(tenants)
+    for number, profile in enumerate(said.contexts):
+        if profile.rows:
+            found[f"plot-contexts-{number}"] = _contexts(profile)
+    if said.surface is not None:
+        found["plot-surface"] = _surface(said.surface)
+    return found
+
+
+def colour(cause: str) -> str:
+    """Always the same for a cause: faults are warm, load is cold, what is not known is grey."""
+    if cause == UNEXPLAINED or cause not in CAUSES:
+        return _GREY
+    kin = [each for each in CAUSES if (each in LOAD) == (cause in LOAD)]
+    colours = _COLD if cause in LOAD else _WARM
+    return colours[kin.index(cause) % len(colours)]
+
+
+def _causes(causes: Sequence[CauseLost]) -> Figure:
+    shown_causes = causes[::-1]  # plotly's first row is the lowest
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [each.seconds for each in shown_causes],
+        "y": [_text(each.title) for each in shown_causes],
+        "text": [f"{seconds(each.seconds)}, {percent(each.share)}" for each in shown_causes],
+        "textposition": "auto",
+        "hoverinfo": "text",
+        "marker": {"color": [colour(each.cause) for each in shown_causes]},
+    }
+    layout = _layout(xaxis={"title": {"text": "seconds lost"}}, yaxis=_names())
+    return {"data": [bar], "layout": layout | {"height": 110 + _ROW_PX * len(causes)}}
+
+
+def _timeline(timeline: Timeline) -> Figure:
+    times = [_moment(timeline.start + number * timeline.step_seconds) for number in range(len(timeline.excess))]
+    left = [*timeline.excess]
+    data: list[Figure] = []
+    for cause, values in timeline.by_cause.items():
+        left = [max(0.0, whole - part) for whole, part in zip(left, values, strict=False)]
+        data.append(_stacked(times, values, _text(title_of(cause)), colour(cause)))
+    # What the rounding of sums leaves is nothing.
+    if sum(left) > 1e-3 * sum(timeline.excess):
+        data.append(_stacked(times, left, "the rest", "#d0d0d0"))
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "P95 of response time",
+            "x": times,
+            "y": [*timeline.response_p95],
+            "yaxis": "y2",
+            "line": {"color": "#333333", "width": 1.5},
+        }
+    )
+    layout = _layout(xaxis={"type": "date", "title": {"text": "UTC"}}, yaxis={"title": {"text": "seconds lost"}})
+    layout["yaxis2"] = {"title": {"text": "P95, s"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
+    more = {"barmode": "stack", "bargap": 0, "height": 380, "legend": {"orientation": "h", "y": -0.3}}
+    return {"data": data, "layout": layout | more | {"margin": _MARGIN | {"r": 60}}}
+
+
+def _stacked(times: Sequence[str], values: Sequence[float], name: str, shade: str) -> Figure:
+    return {"type": "bar", "name": name, "x": [*times], "y": [*values], "marker": {"color": shade}}
+
+
+def _before_during(compared: BeforeDuring) -> Figure:
+    changes = [each for each in compared.changes if each.change is not None][:16][::-1]
+    told = [
+        f"{shown(each.before, each.unit)} → {shown(each.during, each.unit)} ({100 * (each.change or 0.0):+,.0f} %)"
+        for each in changes
+    ]
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [100 * max(-_LONGEST, min(_LONGEST, each.change or 0.0)) for each in changes],
+        "y": [_text(each.title) for each in changes],
+        "text": told,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hoverinfo": "text",
+        "marker": {"color": ["#c0392b" if (each.change or 0.0) > 0.0 else "#2874a6" for each in changes]},
+    }
+    # Room for the figures: nothing falls by more than 100 %.
+    room = [-100.0 * _LONGEST, 200.0 * _LONGEST]
+    layout = _layout(xaxis={"title": {"text": "change, %"}, "range": room, "zeroline": True}, yaxis=_names())
+    return {"data": [bar], "layout": layout | {"height": 110 + _ROW_PX * len(changes)}}
+
+
+def _correlations(pairs: Sequence[Correlation]) -> Figure:
+    rows = [*dict.fromkeys(_text(each.x.replace("_", " ")) for each in pairs)]
+    columns = [*dict.fromkeys(_with(each) for each in pairs)]
+    z: list[list[float | None]] = [[None] * len(columns) for _ in rows]
+    told = [[""] * len(columns) for _ in rows]
+    for each in pairs:
+        row, column = rows.index(_text(each.x.replace("_", " "))), columns.index(_with(each))
+        if z[row][column] is None:  # the strongest comes first
+            z[row][column] = each.r
+            told[row][column] = f"{each.r:+.2f}, {each.lag_seconds:+.3g} s"
+    heat = {
+        "type": "heatmap",
+        "x": columns,
+        "y": rows,
+        "z": z,
+        "text": told,
+        "texttemplate": "%{text}",
+        "hoverinfo": "text",
+        "zmin": -1,
+        "zmax": 1,
+        "colorscale": [[0, "#2874a6"], [0.5, "#ffffff"], [1, "#c0392b"]],
+        "xgap": 2,
+        "ygap": 2,
+    }
+    layout = _layout(xaxis=_names(), yaxis=_names() | {"autorange": "reversed"})
+    return {"data": [heat], "layout": layout | {"height": 160 + 30 * len(rows)}}
+
+
+def _with(each: Correlation) -> str:
+    return _text(f"{each.y.replace('_', ' ')} of {engine(each.server, each.model)}")
+
+
+def _tenants(found: Interference) -> Figure:
+    shown_tenants = found.tenants[::-1]
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [each.tokens_per_second for each in shown_tenants],
+        "y": [_text(each.tenant) or "none named" for each in shown_tenants],
+        "text": [f"{each.slope:+.3g} tokens/s by one more" if each.slope is not None else "" for each in shown_tenants],
+        "textposition": "auto",
+        "marker": {"color": [_VERDICTS[each.verdict] for each in shown_tenants]},
+    }
+    layout = _layout(xaxis={"title": {"text": "tokens/s"}}, yaxis=_names())
+    return {"data": [bar], "layout": layout | {"height": 110 + _ROW_PX * len(found.tenants)}}
+
+
+def _contexts(profile: ContextProfile) -> Figure:
+    buckets = [_text(row.bucket) for row in profile.rows]
+    lines = (
+        ("P95 of response time", [row.response_p95 for row in profile.rows], "#c0392b", "y"),
+        ("mean response time", [row.response_mean for row in profile.rows], "#e67e22", "y"),
+        ("decode tokens/s", [row.decode_tokens_per_second for row in profile.rows], "#2874a6", "y2"),
+        ("normalised throughput", [row.normalised_throughput for row in profile.rows], "#17a589", "y2"),
+    )
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": name,
+            "x": buckets,
+            "y": values,
+            "yaxis": axis,
+            "line": {"color": shade},
+        }
+        for name, values, shade, axis in lines
+    ]
+    layout = _layout(xaxis=_names() | {"title": {"text": "context, tokens"}}, yaxis={"title": {"text": "s"}})
+    layout["yaxis"] |= {"type": "log", "dtick": "D2"}
+    layout["yaxis2"] = {"title": {"text": "tokens/s"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
+    more = {"height": 380, "legend": {"orientation": "h", "y": -0.25}, "margin": _MARGIN | {"r": 60}}
+    return {"data": data, "layout": layout | more}
+
+
+def _surface(surface: Surface) -> Figure:
+    counted = [
+        [f"{seconds(value)}, of {count:,}" if value is not None else f"of {count:,}: too few" for value, count in cells]
+        for cells in (zip(*rows, strict=False) for rows in zip(surface.values, surface.counts, strict=False))
+    ]
+    heat = {
+        "type": "heatmap",
+        "x": [_text(label) for label in surface.x.labels],
+        "y": [_text(label) for label in surface.y.labels],
+        "z": [[*row] for row in surface.values],
+        "text": counted,
+        "hoverinfo": "text",
+        "colorscale": [[0, "#fef5e7"], [0.5, "#f0932b"], [1, "#7b241c"]],
+        "colorbar": {"title": {"text": f"{measure(surface)}, s"}},
+        "xgap": 2,
+        "ygap": 2,
+    }
+    layout = _layout(
+        xaxis=_names() | {"title": {"text": _text(surface.x.name.replace("_", " "))}},
+        yaxis=_names() | {"title": {"text": _text(surface.y.name.replace("_", " "))}},
+    )
+    return {"data": [heat], "layout": layout | {"height": 180 + 30 * len(surface.y.labels)}}
+
+
+def _layout(xaxis: Figure, yaxis: Figure) -> Figure:
+    return {
+        "xaxis": xaxis | {"automargin": True},
+        "yaxis": yaxis | {"automargin": True},
+        "autosize": True,
+        "margin": _MARGIN,
+        "font": {"family": "system-ui, sans-serif", "size": 13},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "#fafafa",
+    }
+
+
+def _names() -> Figure:
+    return {"type": "category"}
+
+
+def _text(text: str) -> str:
+    return html.escape(printable(text), quote=False)
+
+
+def _moment(unix_s: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return clock(unix_s)

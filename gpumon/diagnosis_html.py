@@ -1,0 +1,403 @@
+"""``gpumon diagnose --html``: one file that shows a diagnosis in any browser, without network and without a server.
+
+What is told is ``explain.diagnosis.model.Diagnosis``. Every text is escaped; the page's policy lets no script run but
+the two that are in it, by their hashes, and nothing be loaded or sent. Plots are drawn by the JavaScript that comes
+with the package plotly (4.8 MB); each figure is in a table as well, so the page can be read without.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import importlib.resources
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gpumon.diagnosis_figures import Figure, colour, figures
+from gpumon.diagnosis_tables import classed, measure, place
+from gpumon.diagnosis_text import amounts, cause_told, ready
+from gpumon.diagnosis_words import LONG, clock, engine, seconds, signed
+from gpumon.explain.diagnosis.model import (
+    BatchJitter,
+    BeforeDuring,
+    CauseLost,
+    ContextProfile,
+    Correlation,
+    Diagnosis,
+    Engine,
+    IncidentBrief,
+    Interference,
+    MatrixRow,
+    QualityLink,
+    SlowRequest,
+    Surface,
+)
+from gpumon.record.comparison import shown, shown_duration, shown_time
+from gpumon.terminal import percent, printable, title_of
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+Cell = str | Html
+"""Of a table: a plain text is escaped."""
+
+_DRAW: Final = """"use strict";
+for (const [place, figure] of Object.entries(JSON.parse(document.getElementById("figures").textContent))) {
+  const options = {displayModeBar: false, responsive: true};
+  Plotly.newPlot(document.getElementById(place), figure.data, figure.layout, options);
+}
+"""
+_STYLE: Final = """
+body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:64rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}h2 small{font-weight:normal;color:#666}
+.verdict{font-size:1.1rem}.verdict p:first-child{font-weight:600}.dim{color:#666}
+.scroll{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0}caption{text-align:left;color:#666}
+th,td{padding:.25rem .8rem .25rem 0;text-align:right;vertical-align:top;border-bottom:1px solid #e4e4e4}
+th.t,td.t{text-align:left}tr.mark td{background:#fdecea}
+.bad,.critical{color:#b03a2e;font-weight:600}.suspect,.warning{color:#9a7d0a;font-weight:600}.ok{color:#1e8449}
+.unknown,.info{color:#666}.chip{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
+code{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1rem .3rem}.plot:empty{display:none}
+"""
+
+
+def page(said: Diagnosis, command: str) -> str:
+    """The document. command: what a trace id completes, such as ``gpumon explain``; empty where nobody can be asked."""
+    plots = figures(said)
+    script = _plotly() if plots else ""
+    scripts = [script, _DRAW] if script else []
+    if not script:
+        plots = {}
+    sources = " ".join(f"'sha256-{_hash(text)}'" for text in scripts) or "'none'"
+    policy = (
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = [
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_escaped(said.node)}: why tokens were slow</title><style>{_STYLE}</style></head><body>",
+        *_sections(said, command, plots),
+        f'<p class="dim">gpumon {_escaped(said.version)}</p>',
+    ]
+    if scripts:
+        parts.append(f'<script type="application/json" id="figures">{_data(plots)}</script>')
+    parts += [f"<script>{text}</script>" for text in scripts]
+    return "\n".join([*parts, "</body></html>\n"])
+
+
+def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterable[str]:
+    yield _head(said)
+    if said.actions:
+        yield _begin("What to do") + _list(f"{each.text} ({title_of(each.cause)})" for each in said.actions)
+    if said.causes:
+        yield _begin("Causes") + _plot("plot-causes", plots) + _causes(said.causes)
+    if "plot-timeline" in plots:
+        yield _begin("Time lost", "by the cause, and response time") + _plot("plot-timeline", plots)
+    if said.matrix:
+        yield _begin("What was different", "means over slow requests and over the others") + _matrix(said.matrix)
+    if said.before_during is not None and said.before_during.changes:
+        yield _before_during(said.before_during, plots)
+    if said.slowest:
+        yield _begin("Requests to look at") + _slowest(said.slowest, command)
+    if said.incidents:
+        yield _begin("Incidents") + _incidents(said.incidents)
+    if said.engines:
+        yield _begin("Servers") + _engines(said.engines)
+    if said.correlations:
+        title = _begin("What goes together", "over time, at the best lag")
+        yield title + _plot("plot-correlations", plots) + _correlations(said.correlations)
+    for number, found in enumerate(said.tenants):
+        yield _tenants(found, _plot(f"plot-tenants-{number}", plots))
+    for batch in said.batches:
+        yield _batch(batch)
+    for number, profile in enumerate(said.contexts):
+        yield _contexts(profile, _plot(f"plot-contexts-{number}", plots))
+    if said.surface is not None:
+        yield _surface(said.surface, _plot("plot-surface", plots))
+    if said.quality:
+        yield _begin("Quality and token rate") + _quality(said.quality)
+    if said.notes:
+        yield _begin("Not told") + _list(said.notes)
+
+
+def _head(said: Diagnosis) -> str:
+    period = shown_duration(max(0.0, said.until - said.since))
+    sentences = "".join(f"<p>{_escaped(sentence, LONG)}</p>" for sentence in said.verdict)
+    counted = f"<p>{_escaped(amounts(said), LONG)}.</p>" if said.requests else ""
+    return (
+        f"<h1>{_escaped(said.node)}: why tokens were slow</h1>"
+        f'<p class="dim">{period} from {shown_time(said.since)} to {shown_time(said.until)}</p>'
+        f'<div class="verdict">{sentences}</div>{counted}'
+    )
+
+
+def _causes(causes: Sequence[CauseLost]) -> str:
+    rows = [
+        (
+            Html(f'<span class="chip" style="background:{colour(each.cause)}"></span>{_escaped(each.title)}'),
+            seconds(each.seconds),
+            percent(each.share),
+            f"{each.requests:,}",
+            cause_told(each),
+        )
+        for each in causes
+    ]
+    return _table(("Cause", "lost", "share", "requests", "based on"), rows, left=(0, 4))
+
+
+def _matrix(rows: Sequence[MatrixRow]) -> str:
+    told = [
+        (
+            row.title,
+            row.healthy,
+            shown(row.slow_mean, row.unit),
+            shown(row.other_mean, row.unit),
+            f"{row.effect:+.2f}" if row.effect is not None else "-",
+            signed(row.r),
+            f"{row.n:,}",
+            _judged(row.verdict),
+        )
+        for row in rows
+    ]
+    titles = ("Dimension", "healthy", "slow", "others", "effect, sd", "r", "n", "verdict")
+    return _table(titles, told, left=(0, 1))
+
+
+def _before_during(compared: BeforeDuring, plots: dict[str, Figure]) -> str:
+    during, before = compared.during, compared.before
+    length = shown_duration(max(0.0, during.end - during.start))
+    quiet = f", against {clock(before.start)} to {clock(before.end)}" if before is not None else ""
+    title = _begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
+    lost = f"{seconds(compared.excess_seconds)} lost; signals of {engine(compared.server, compared.model)}"
+    rows = [
+        (
+            each.title,
+            shown(each.before, each.unit),
+            shown(each.during, each.unit),
+            f"{100 * each.change:+,.0f} %" if each.change is not None else "-",
+        )
+        for each in compared.changes
+    ]
+    told = _table(("Signal", "before", "during", "change"), rows)
+    return f"{title}<p>{_escaped(lost, LONG)}</p>{_plot('plot-before-during', plots)}{told}"
+
+
+def _slowest(requests: Sequence[SlowRequest], command: str) -> str:
+    rows = [
+        (
+            clock(each.started),
+            engine(each.server, each.model),
+            each.tenant,
+            seconds(each.duration_seconds),
+            seconds(each.excess_seconds),
+            f"{title_of(each.cause)} {percent(each.cause_share)}" if each.cause else "-",
+            Html(f"<code>{_escaped(ready(command, each.trace_id) or each.trace_id, LONG)}</code>"),
+        )
+        for each in requests
+    ]
+    return _table(("Began", "server", "tenant", "took", "late by", "cause", "more"), rows, left=(0, 1, 2, 5, 6))
+
+
+def _incidents(incidents: Sequence[IncidentBrief]) -> str:
+    rows = [
+        (
+            clock(each.opened),
+            Html(f'<span class="{each.severity}">{each.severity}</span>'),
+            each.kind,
+            each.entity,
+            f"{shown_duration(max(0.0, each.lasted_seconds))}{', open' if each.is_open else ''}",
+            each.summary,
+            ", ".join(map(title_of, each.causes)),
+        )
+        for each in incidents
+    ]
+    titles = ("Opened", "severity", "kind", "of", "lasted", "summary", "causes meanwhile")
+    return _table(titles, rows, left=(0, 1, 2, 3, 5, 6))
+
+
+def _engines(found: Sequence[Engine]) -> str:
+    rows = [
+        (
+            engine(each.server, each.model),
+            ", ".join(each.gpus) or place(each),
+            f"{each.requests:,}",
+            f"{each.slow_requests:,}",
+            seconds(each.token_seconds),
+            seconds(each.excess_seconds),
+            title_of(each.cause) if each.cause else "-",
+        )
+        for each in found
+    ]
+    titles = ("Server", "where", "requests", "slow", "time", "lost", "mostly by")
+    return _table(titles, rows, left=(0, 1))
+
+
+def _correlations(pairs: Sequence[Correlation]) -> str:
+    rows = [
+        (
+            each.x.replace("_", " "),
+            f"{each.y.replace('_', ' ')} of {engine(each.server, each.model)}",
+            signed(each.r),
+            f"{each.lag_seconds:+.3g} s",
+            f"{each.n_eff:,.0f}",
+            f"{each.p:.1g}",
+        )
+        for each in pairs
+    ]
+    return _table(("Signal", "with", "r", "follows after", "samples", "p"), rows, left=(0, 1))
+
+
+def _tenants(found: Interference, plot: str) -> str:
+    rows = [
+        (
+            each.tenant or "none named",
+            f"{each.requests:,}",
+            shown(each.tokens_per_second, ""),
+            f"{each.slope:+.3g}" if each.slope is not None else "-",
+            signed(each.r),
+            _judged(each.verdict),
+        )
+        for each in found.tenants
+    ]
+    active = f"{found.active_mean:.1f} active at a time, at most {found.active_most}"
+    titles = ("Tenant", "requests", "tokens/s", "by one tenant more", "r", "verdict")
+    return _begin(f"Tenants of {engine(found.server, found.model)}", active) + plot + _table(titles, rows)
+
+
+def _batch(batch: BatchJitter) -> str:
+    rows = [
+        (
+            name,
+            f"{each.requests:,}",
+            *map(seconds, (each.first_token_p50, each.first_token_jitter_p99, each.gap_jitter_p99)),
+        )
+        for name, each in (("frequent", batch.frequent), ("rare", batch.rare))
+    ]
+    full = f"{percent(batch.fill)} full, {batch.open_most:,} open at most"
+    more = f"{batch.rare_over_frequent:.3g} times the jitter for rare ones" if batch.rare_over_frequent else ""
+    told = f"<p>{_escaped(classed(batch), LONG)}; {_judged(batch.verdict)} {more}</p>"
+    titles = ("Queries", "requests", "first token P50", "its jitter P99", "gaps' jitter P99")
+    return _begin(f"Batch of {engine(batch.server, batch.model)}", full) + told + _table(titles, rows)
+
+
+def _contexts(profile: ContextProfile, plot: str) -> str:
+    rows = [
+        (
+            row.bucket,
+            f"{row.requests:,}",
+            seconds(row.response_mean),
+            seconds(row.response_p95),
+            seconds(row.first_token_p95),
+            f"x {row.growth:.3g}" if row.growth is not None else "-",
+            shown(row.decode_tokens_per_second, ""),
+            shown(row.normalised_throughput, ""),
+        )
+        for row in profile.rows
+    ]
+    marked = {number for number, row in enumerate(profile.rows) if profile.cliff and row.bucket == profile.cliff}
+    cliff = f"a cliff from {printable(profile.cliff)} on" if profile.cliff else "no cliff"
+    titles = ("From", "requests", "mean", "P95", "first token P95", "growth", "tokens/s", "normalised")
+    title = _begin(f"Context lengths of {engine(profile.server, profile.model)}", cliff)
+    return title + plot + _table(titles, rows, marked=marked)
+
+
+def _surface(surface: Surface, plot: str) -> str:
+    rows = [
+        (label, *(seconds(value) if value is not None else "" for value in row))
+        for label, row in zip(surface.y.labels, surface.values, strict=False)
+    ]
+    corner = f"{surface.y.name.replace('_', ' ')} by {surface.x.name.replace('_', ' ')}"
+    title = _begin("Response surface", f"{measure(surface)}; cells of fewer than 5 requests are empty")
+    return title + plot + _table((corner, *surface.x.labels), rows)
+
+
+def _quality(links: Sequence[QualityLink]) -> str:
+    rows = [
+        (
+            engine(each.server, each.model),
+            each.prompts or "all others",
+            each.evaluation,
+            f"{each.n:,}",
+            shown(each.score_mean, ""),
+            shown(each.tokens_per_second_mean, ""),
+            signed(each.r),
+            _judged(each.verdict),
+        )
+        for each in links
+    ]
+    titles = ("Server", "prompts", "evaluation", "n", "score", "tokens/s", "r", "verdict")
+    return _table(titles, rows, left=(0, 1, 2))
+
+
+# --- markup -----------------------------------------------------------------------------------------------------------
+
+
+def _begin(title: str, more: str = "") -> str:
+    told = f" <small>{_escaped(more, LONG)}</small>" if more else ""
+    return f"<h2>{_escaped(title, LONG)}{told}</h2>"
+
+
+def _plot(place_id: str, plots: dict[str, Figure]) -> str:
+    return f'<div class="plot" id="{place_id}"></div>' if place_id in plots else ""
+
+
+def _list(items: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{_escaped(item, LONG)}</li>' for item in items)}</ul>"
+
+
+def _table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    left: Sequence[int] = (0,),
+    marked: Iterable[int] = (),
+) -> str:
+    """left: columns of texts. marked: rows that stand out."""
+    kinds = [' class="t"' if number in left else "" for number in range(len(titles))]
+    head = "".join(f'<th scope="col"{kind}>{_escaped(title)}</th>' for title, kind in zip(titles, kinds, strict=True))
+    body = ""
+    marks = {*marked}
+    for number, row in enumerate(rows):
+        cells = "".join(f"<td{kind}>{_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=False))
+        mark = ' class="mark"' if number in marks else ""
+        body += f"<tr{mark}>{cells}</tr>"
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(cell: Cell) -> str:
+    return cell if isinstance(cell, Html) else _escaped(cell, LONG)
+
+
+def _judged(verdict: str) -> Html:
+    return Html(f'<span class="{verdict}">{verdict}</span>')
+
+
+def _escaped(text: str, most: int = 60) -> str:
+    return html.escape(printable(text, most))
+
+
+def _data(plots: dict[str, Figure]) -> str:
+    """JSON that ends no script: what could is written as an escape, which is the same JSON."""
+    text = json.dumps(plots, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _plotly() -> str:
+    """plotly's JavaScript; empty where the package came without it."""
+    try:
+        text = (importlib.resources.files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
+    except (ModuleNotFoundError, OSError):
+        return ""
+    # As the browser reads it: what is hashed is what comes out of its parser.
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "" if "</script" in text.lower() or "<!--" in text else text
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,227 @@
+"""The tables of ``gpumon diagnose`` on a terminal. Each says nothing where there is nothing to say.
+
+What is healthy is left out unless everything is asked for, but for the matrix: that a GPU was as always is an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from gpumon.diagnosis_words import ROWS, Lines, begin, clock, engine, rest, seconds, signed, some
+from gpumon.explain.diagnosis.model import (
+    BatchJitter,
+    BeforeDuring,
+    ContextProfile,
+    Correlation,
+    Engine,
+    Interference,
+    MatrixRow,
+    QualityLink,
+    QueryClass,
+    Surface,
+    Verdict,
+)
+from gpumon.record.comparison import shown, shown_duration
+from gpumon.terminal import colour_of, percent, printable, table, title_of
+
+_SUSPICIOUS = ("bad", "suspect")
+_VERDICTS: Final[dict[Verdict, str]] = {"bad": "bold red", "suspect": "yellow", "ok": "green", "unknown": "dim"}
+_HIGH = 0.9
+"""Cells of a surface above this quantile of all its cells stand out."""
+
+
+def matrix(rows: Sequence[MatrixRow], everything: bool) -> Lines:
+    """Every dimension that is known, over slow requests and over the others."""
+    chosen = some([row for row in rows if everything or row.verdict != "unknown"], everything)
+    if not chosen:
+        return []
+    drawn = table("Dimension", "healthy", "slow", "others", "r", "verdict", right=2)
+    for row in chosen:
+        drawn.add_row(
+            Text(printable(row.title)),
+            Text(printable(row.healthy)),
+            Text(shown(row.slow_mean, row.unit)),
+            Text(shown(row.other_mean, row.unit)),
+            Text(signed(row.r)),
+            _judged(row.verdict),
+        )
+    return [*begin("What was different", "means over slow requests and the others"), drawn, *rest(chosen, rows)]
+
+
+def before_during(compared: BeforeDuring, everything: bool) -> Lines:
+    """The signals of the worst stretch."""
+    if not compared.changes:
+        return []
+    during, before = compared.during, compared.before
+    length = shown_duration(max(0.0, during.end - during.start))
+    quiet = f", against {clock(before.start)} to {clock(before.end)}" if before is not None else ""
+    lost = f"{seconds(compared.excess_seconds)} lost; signals of {engine(compared.server, compared.model)}"
+    chosen = some(compared.changes, everything)
+    drawn = table("Signal", "before", "during", "change")
+    for each in chosen:
+        drawn.add_row(
+            Text(printable(each.title)),
+            Text(shown(each.before, each.unit)),
+            Text(shown(each.during, each.unit)),
+            Text(f"{100 * each.change:+,.0f} %" if each.change is not None else "-"),
+        )
+    title = begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
+    return [*title, Text(lost), drawn, *rest(chosen, compared.changes)]
+
+
+def engines(found: Sequence[Engine], everything: bool) -> Lines:
+    """Who lost how much, where there is more than one."""
+    if len(found) < 2 and not (everything and found):
+        return []
+    chosen = some(found, everything)
+    drawn = table("Server", "where", "requests", "slow", "lost", "mostly by", right=2)
+    for each in chosen:
+        drawn.add_row(
+            Text(engine(each.server, each.model)),
+            Text(place(each)),
+            Text(f"{each.requests:,}"),
+            Text(f"{each.slow_requests:,}"),
+            Text(seconds(each.excess_seconds)),
+            Text(title_of(each.cause) if each.cause else "-", style=colour_of(each.cause) if each.cause else ""),
+        )
+    return [*begin("Servers"), drawn, *rest(chosen, found)]
+
+
+def place(each: Engine) -> str:
+    """GPUs, process or container, in few characters."""
+    gpus = ", ".join(printable(uuid, 12) for uuid in each.gpus[:2]) + (" …" if len(each.gpus) > 2 else "")
+    return gpus or (f"pid {printable(each.pid, 10)}" if each.pid else printable(each.container, 12) or "not bound")
+
+
+def correlations(pairs: Sequence[Correlation], everything: bool) -> Lines:
+    """Strong pairs."""
+    if not pairs:
+        return []
+    chosen = some(pairs, everything)
+    drawn = table("Signal", "with", "r", "follows after", "samples", right=2)
+    for each in chosen:
+        drawn.add_row(
+            Text(printable(each.x).replace("_", " ")),
+            Text(f"{printable(each.y).replace('_', ' ')} of {engine(each.server, each.model)}"),
+            Text(signed(each.r)),
+            Text(f"{each.lag_seconds:+.3g} s"),
+            Text(f"{each.n_eff:,.0f}"),
+        )
+    return [*begin("What goes together", "over time, at the best lag"), drawn, *rest(chosen, pairs)]
+
+
+def tenants(found: Interference, everything: bool) -> Lines:
+    """Those of one engine that others slow down."""
+    chosen = some([each for each in found.tenants if everything or each.verdict in _SUSPICIOUS], everything)
+    if not chosen:
+        return []
+    active = f"{found.active_mean:.1f} active at a time, at most {found.active_most}"
+    drawn = table("Tenant", "requests", "tokens/s", "by one tenant more", "r", "verdict")
+    for each in chosen:
+        drawn.add_row(
+            Text(printable(each.tenant, 30) or "none named"),
+            Text(f"{each.requests:,}"),
+            Text(shown(each.tokens_per_second, "")),
+            Text(f"{each.slope:+.3g}" if each.slope is not None else "-"),
+            Text(signed(each.r)),
+            _judged(each.verdict),
+        )
+    title = begin(f"Tenants of {engine(found.server, found.model)}", active)
+    return [*title, drawn, *rest(chosen, found.tenants)]
+
+
+def batch_jitter(batch: BatchJitter, everything: bool) -> Lines:
+    """How steadily an engine's batch is filled."""
+    if not (everything or batch.verdict in _SUSPICIOUS):
+        return []
+    line = Text.assemble(f"{classed(batch)}; ", _judged(batch.verdict))
+    if batch.rare_over_frequent is not None:
+        line.append(f": rare ones have {batch.rare_over_frequent:.3g} times the jitter of frequent ones")
+    drawn = table("Queries", "requests", "first token P50", "its jitter P99", "gaps' jitter P99")
+    _add_class(drawn, "frequent", batch.frequent)
+    _add_class(drawn, "rare", batch.rare)
+    full = f"{percent(batch.fill)} full, {batch.open_most:,} open at most"
+    return [*begin(f"Batch of {engine(batch.server, batch.model)}", full), line, drawn]
+
+
+def classed(batch: BatchJitter) -> str:
+    """By what queries are told apart, and how they come."""
+    by = {"prompt_hash": "told apart by prompt", "tenant": "told apart by tenant", "none": "not told apart"}
+    spacing = f"; arrivals vary by {batch.spacing_jitter:.2g}" if batch.spacing_jitter is not None else ""
+    return f"Queries {by[batch.classed_by]}{spacing}"
+
+
+def context_profile(profile: ContextProfile, everything: bool) -> Lines:
+    """Latency by context length, where it has a cliff."""
+    if not profile.rows or not (everything or profile.cliff):
+        return []
+    drawn = table("From", "requests", "mean", "P95", "growth", "tokens/s", "normalised")
+    for row in profile.rows:
+        style = "bold red" if profile.cliff and row.bucket == profile.cliff else ""
+        drawn.add_row(
+            Text(printable(row.bucket, 12), style=style),
+            Text(f"{row.requests:,}"),
+            Text(seconds(row.response_mean)),
+            Text(seconds(row.response_p95), style=style),
+            Text(f"x {row.growth:.3g}" if row.growth is not None else "-"),
+            Text(shown(row.decode_tokens_per_second, "")),
+            Text(shown(row.normalised_throughput, "")),
+        )
+    cliff = f"a cliff from {printable(profile.cliff, 12)} on" if profile.cliff else "no cliff"
+    return [*begin(f"Context lengths of {engine(profile.server, profile.model)}", cliff), drawn]
+
+
+def response_surface(surface: Surface) -> Lines:
+    """Its cells; those that are slow stand out."""
+    known = sorted(value for row in surface.values for value in row if value is not None)
+    if not known:
+        return []
+    high = known[min(len(known) - 1, int(_HIGH * len(known)))]
+    drawn = table(f"{printable(surface.y.name, 20)} ╲ {printable(surface.x.name, 20)}")
+    for label in surface.x.labels[:ROWS]:
+        drawn.add_column(Text(printable(label, 14)), justify="right", overflow="fold")
+    for label, row in zip(surface.y.labels, surface.values, strict=False):
+        cells = [
+            Text(seconds(value), style="red" if value >= high > known[0] else "") if value is not None else Text()
+            for value in row[:ROWS]
+        ]
+        drawn.add_row(Text(printable(label, 20)), *cells)
+    more = f" {len(surface.x.labels) - ROWS} further columns are left out." if len(surface.x.labels) > ROWS else ""
+    return [*begin("Response surface", f"{measure(surface)}; cells of fewer than 5 requests are empty.{more}"), drawn]
+
+
+def measure(surface: Surface) -> str:
+    """``P95 of response time``."""
+    return f"P{100 * surface.quantile:.3g} of {printable(surface.measure).replace('_', ' ')}"
+
+
+def quality(links: Sequence[QualityLink], everything: bool) -> Lines:
+    """Scores that go with the token rate."""
+    chosen = some([each for each in links if everything or each.verdict in _SUSPICIOUS], everything)
+    if not chosen:
+        return []
+    drawn = table("Prompts", "evaluation", "n", "score", "tokens/s", "r", "verdict", right=2)
+    for each in chosen:
+        drawn.add_row(
+            Text(printable(each.prompts, 16) or "all others"),
+            Text(printable(each.evaluation, 24)),
+            Text(f"{each.n:,}"),
+            Text(shown(each.score_mean, "")),
+            Text(shown(each.tokens_per_second_mean, "")),
+            Text(signed(each.r)),
+            _judged(each.verdict),
+        )
+    return [*begin("Quality and token rate"), drawn, *rest(chosen, links)]
+
+
+def _add_class(drawn: Table, name: str, queries: QueryClass) -> None:
+    figures = (queries.first_token_p50, queries.first_token_jitter_p99, queries.gap_jitter_p99)
+    drawn.add_row(Text(name), Text(f"{queries.requests:,}"), *(Text(seconds(figure)) for figure in figures))
+
+
+def _judged(verdict: Verdict) -> Text:
+    return Text(verdict, style=_VERDICTS[verdict])

@@ -1,0 +1,197 @@
+"""``gpumon diagnose`` on a terminal: the verdict first, then what it rests on, then what to do.
+
+What is told is ``explain.diagnosis.model.Diagnosis``. A part that has nothing to say is left out, and of long lists the
+first rows are told, unless everything is asked for. 80 columns are enough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from gpumon.diagnosis_tables import (
+    batch_jitter,
+    before_during,
+    context_profile,
+    correlations,
+    engines,
+    matrix,
+    quality,
+    response_surface,
+    tenants,
+)
+from gpumon.diagnosis_words import LONG, Lines, begin, clock, engine, rest, seconds, some
+from gpumon.explain.causes import UNEXPLAINED
+from gpumon.explain.diagnosis.model import Action, CauseLost, Diagnosis, IncidentBrief, SlowRequest, Timeline
+from gpumon.record.comparison import shown_duration, shown_time
+from gpumon.terminal import bar, colour_of, percent, printable, title_of
+
+_SLOWEST = 5
+_SEVERITIES: Final = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_TRACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+def render(console: Console, said: Diagnosis, command: str, everything: bool = False) -> None:
+    """Write it. command: what a trace id completes, such as ``gpumon explain``; empty where nobody can be asked."""
+    for line in lines(said, command, console.width, everything):
+        console.print(line, crop=False)  # commands stay whole, to be copied
+
+
+def lines(said: Diagnosis, command: str, width: int, everything: bool) -> Lines:
+    """All of it. width: columns."""
+    told = verdict(said)
+    told += _causes(said.causes, everything)
+    if said.timeline is not None:
+        told += _timeline(said.timeline, width)
+    told += matrix(said.matrix, everything)
+    if said.before_during is not None:
+        told += before_during(said.before_during, everything)
+    told += _slowest(said.slowest, command, everything)
+    told += _incidents(said.incidents, everything)
+    told += engines(said.engines, everything)
+    told += correlations(said.correlations, everything)
+    for found in said.tenants:
+        told += tenants(found, everything)
+    for batch in said.batches:
+        told += batch_jitter(batch, everything)
+    for profile in said.contexts:
+        told += context_profile(profile, everything)
+    if said.surface is not None:
+        told += response_surface(said.surface)
+    told += quality(said.quality, everything)
+    told += _actions(said.actions)
+    return told + _notes(said.notes)
+
+
+def verdict(said: Diagnosis) -> Lines:
+    """Of whom and when, what was slow and why, and how much it cost."""
+    period = shown_duration(max(0.0, said.until - said.since))
+    told: Lines = [Text.assemble((printable(said.node), "bold"), f": {period} from {shown_time(said.since)} on")]
+    for number, sentence in enumerate(said.verdict):
+        told.append(Text(printable(sentence, LONG), style="bold" if number == 0 else ""))
+    if said.requests:
+        told.append(Text(f"{amounts(said)}."))
+    return told
+
+
+def amounts(said: Diagnosis) -> str:
+    """Requests and seconds in a line."""
+    parts = [f"{said.requests:,} requests, {said.slow_requests:,} of them slow"]
+    if said.token_seconds > 0.0:
+        lost = percent(said.excess_seconds / said.token_seconds)
+        parts.append(f"{seconds(said.excess_seconds)} lost of {seconds(said.token_seconds)} ({lost})")
+    if said.unexplained_share is not None:
+        parts.append(f"{percent(said.unexplained_share)} of it unexplained")
+    return "; ".join(parts)
+
+
+def cause_told(each: CauseLost) -> str:
+    """What kind of cause, where it struck, and the figure behind it."""
+    parts: list[str] = [] if each.kind == UNEXPLAINED else [each.kind]
+    if each.first_token_seconds > 0.0 and each.decode_seconds > 0.0:
+        parts.append(f"{seconds(each.first_token_seconds)} of it until first tokens")
+    elif each.first_token_seconds > 0.0:
+        parts.append("until first tokens")
+    if each.fact:
+        parts.append(printable(each.fact, LONG))
+    return "; ".join(parts)
+
+
+def ready(command: str, trace_id: str) -> str:
+    """The command that tells more of a request; empty where there is none."""
+    return f"{command} {trace_id}" if command and _TRACE.fullmatch(trace_id) is not None else ""
+
+
+def _causes(causes: Sequence[CauseLost], everything: bool) -> Lines:
+    if not causes:
+        return []
+    told = begin("Causes")
+    chosen = some(causes, everything)
+    for each in chosen:
+        line = Text(f"{printable(each.title, 25):<25} ")
+        line.append(f"{bar(each.share, 16):<16}", style=colour_of(each.cause))
+        line.append(f" {seconds(each.seconds):>11} {percent(each.share):>6}")
+        line.append(f"{each.requests:>7,} requests", style="dim")
+        told.append(line)
+        more = cause_told(each)
+        if more:
+            told.append(Padding(Text(more, style="dim"), (0, 0, 0, 2), expand=False))
+    return told + rest(chosen, causes)
+
+
+def _timeline(timeline: Timeline, width: int) -> Lines:
+    cells = timeline.excess
+    most = max(cells, default=0.0)
+    if most <= 0.0:
+        return []
+    per = max(1, -(-len(cells) // width))
+    each_s = per * timeline.step_seconds
+    blocks = Text(no_wrap=True)
+    for first in range(0, len(cells), per):
+        part = slice(first, first + per)
+        worst = max(cells[part])
+        sums = {cause: sum(values[part]) for cause, values in timeline.by_cause.items()}
+        cause = max(sums, key=lambda name: sums[name], default="")
+        height = min(len(_BLOCKS) - 1, int(worst / most * len(_BLOCKS)))
+        blocks.append(" " if worst <= 0.0 else _BLOCKS[height], style=colour_of(cause) if sums.get(cause) else "")
+    start, end = clock(timeline.start), clock(timeline.start + len(cells) * timeline.step_seconds)
+    axis = Text(f"{start}{end:>{max(1, len(blocks) - len(start))}}", style="dim")
+    return [*begin("Time lost", f"each column {seconds(each_s)}; {_BLOCKS[-1]} {seconds(most)} lost"), blocks, axis]
+
+
+def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool) -> Lines:
+    if not requests:
+        return []
+    told = begin("Requests to look at")
+    chosen = some(requests, everything, _SLOWEST)
+    for each in chosen:
+        line = Text(f"{clock(each.started)}  ")
+        line.append(f"late by {seconds(each.excess_seconds)}", style="red")
+        line.append(f" of {seconds(each.duration_seconds)}")
+        if each.cause:
+            line.append(f", {title_of(each.cause)} {percent(each.cause_share)}", style=colour_of(each.cause))
+        line.append(f", {engine(each.server, each.model)}")
+        line.append(f", tenant {printable(each.tenant, 30)}" if each.tenant else "")
+        asked = ready(command, each.trace_id) or f"trace {printable(each.trace_id)}"
+        told += [line, Text(f"  {asked}", no_wrap=True, overflow="ignore")]
+    return told + rest(chosen, requests)
+
+
+def _incidents(incidents: Sequence[IncidentBrief], everything: bool) -> Lines:
+    if not incidents:
+        return []
+    told = begin("Incidents")
+    chosen = some(incidents, everything)
+    for each in chosen:
+        line = Text(f"{clock(each.opened)}  ")
+        line.append(f"{each.severity:8}", style=_SEVERITIES[each.severity])
+        line.append(f" {printable(each.kind)} of {printable(each.entity)}, ")
+        line.append(f"{'open for' if each.is_open else 'lasted'} {shown_duration(max(0.0, each.lasted_seconds))}")
+        behind = f" ({', '.join(map(title_of, each.causes))})" if each.causes else ""
+        summary = Text(f"{printable(each.summary, LONG)}{behind}", style="dim")
+        told += [line, Padding(summary, (0, 0, 0, 10), expand=False)]
+    return told + rest(chosen, incidents)
+
+
+def _actions(actions: Sequence[Action]) -> Lines:
+    if not actions:
+        return []
+    told = begin("What to do")
+    for number, each in enumerate(actions, start=1):
+        told.append(Text.assemble(f"{number}. {printable(each.text, LONG)} ", (f"({title_of(each.cause)})", "dim")))
+    return told
+
+
+def _notes(notes: Sequence[str]) -> Lines:
+    if not notes:
+        return []
+    return [
+        *begin("Not told"),
+        *(Padding(Text(printable(note, LONG), style="dim"), (0, 0, 0, 2), expand=False) for note in notes),
+    ]

@@ -1,0 +1,63 @@
+"""How a diagnosis says things: moments, seconds, names, and what is left out of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gpumon.record.comparison import shown, shown_duration
+from gpumon.terminal import heading, printable
+
+LONG: Final = 400
+"""Characters shown of a sentence."""
+ROWS: Final = 12
+"""Shown of a list, unless everything is."""
+Lines = list[Text | Padding | Table]
+_Row = TypeVar("_Row")
+
+
+def begin(title: str, more: str = "") -> Lines:
+    """An empty line and a heading. more: dim, in brackets."""
+    text = heading(title)
+    text.append(f" ({more})" if more else "", style="not bold dim")
+    return [Text(), text]
+
+
+def some(rows: Sequence[_Row], everything: bool, most: int = ROWS) -> Sequence[_Row]:
+    """The first ones, or all."""
+    return rows if everything else rows[:most]
+
+
+def rest(told: Sequence[object], rows: Sequence[object]) -> Lines:
+    """A line on what is left out; none where nothing is."""
+    if len(told) >= len(rows):
+        return []
+    return [Text(f"{len(told)} of {len(rows)}; --all shows the rest.", style="dim")]
+
+
+def engine(server: str, model: str) -> str:
+    """``vllm/llama-70b``."""
+    return f"{printable(server, 16)}/{printable(model, 40)}" if model else printable(server, 16)
+
+
+def signed(value: float | None) -> str:
+    """A correlation: ``-0.83``; a dash where it is not known."""
+    return f"{value:+.2f}" if value is not None else "-"
+
+
+def seconds(value: float | None) -> str:
+    """``7.2 ms``, ``42.1 s``, ``3 min 20 s``; a dash where it is not known."""
+    return shown_duration(value) if value is not None and value >= 100.0 else shown(value, "seconds")
+
+
+def clock(unix_s: float) -> str:
+    """Time of day in UTC; the bare number where it is out of the calendar."""
+    try:
+        return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"{unix_s:.0f}"

@@ -1,0 +1,99 @@
+"""What a diagnosis is made from, and the little that it asks of what others make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumon.detect.incident import Incident
+from gpumon.explain.group import Group
+from gpumon.explain.request_rows import Rows
+
+
+class DimensionLike(Protocol):
+    """One column of ``Rows.signals``."""
+
+    @property
+    def name(self) -> str:
+        """Snake case."""
+
+    @property
+    def title(self) -> str:
+        """For people."""
+
+    @property
+    def unit(self) -> str:
+        """As people write it: ``ratio``, ``bytes/s``."""
+
+    @property
+    def healthy(self) -> str:
+        """What it should be, as text; empty where there is no bound."""
+
+    @property
+    def bound(self) -> float | None:
+        """Where healthy ends, in ``unit``."""
+
+    @property
+    def high_is_bad(self) -> bool:
+        """Whether unhealthy is above the bound, rather than below."""
+
+
+class Track(NamedTuple):
+    """A group's dimensions over time."""
+
+    seconds: NDArray[np.float64]
+    """(n,), steady, ascending."""
+    values: NDArray[np.floating]
+    """(dimensions, n); NaN where not known."""
+
+
+class CorrelationLike(Protocol):
+    """A strong pair of signals of a group."""
+
+    @property
+    def x(self) -> str: ...
+
+    @property
+    def y(self) -> str: ...
+
+    @property
+    def r(self) -> float: ...
+
+    @property
+    def lag_s(self) -> float:
+        """By which y follows x."""
+
+    @property
+    def n_eff(self) -> float: ...
+
+    @property
+    def p(self) -> float: ...
+
+
+class Inputs(NamedTuple):
+    """See the module. Times are steady seconds."""
+
+    rows: Rows
+    """That ended in the period; others are left out."""
+    from_s: float
+    to_s: float
+    to_unix: Callable[[float], float]
+    version: str = ""
+    node: str = ""
+    dimensions: Sequence[DimensionLike] = ()
+    """In the order of ``rows.signals``."""
+    tracks: Mapping[Group, Track] = {}
+    correlations: Mapping[Group, Sequence[CorrelationLike]] = {}
+    incidents: Sequence[Incident] = ()
+    gpu_names: Mapping[str, str] = {}
+    """Index by UUID, as NVML counts them."""
+    kept_from_s: float | None = None
+    """Requests that ended before this are not kept any more; None where none had to go."""
+    surface_x: str = ""
+    """Attribute of the response surface; empty: that with which latency varies most."""
+    surface_y: str = ""
+    quantile: float = 0.95
+    """Of the response surface."""

@@ -1,0 +1,129 @@
+"""What was lost: seconds by cause, by engine and by request, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from gpumon.catalogue import CAUSES
+from gpumon.explain.causes import INDEX, LOAD, TABLE, UNEXPLAINED
+from gpumon.explain.diagnosis.figures import Floats, fact_text, known
+from gpumon.explain.diagnosis.inputs import Inputs
+from gpumon.explain.diagnosis.model import Action, CauseKind, CauseLost, Engine, SlowRequest
+from gpumon.explain.diagnosis.seen import Seen
+
+ENGINES: Final = 32
+SLOWEST: Final = 10
+ACTIONS: Final = 5
+WORTH: Final = 0.05
+"""Share of the excess below which a cause is not worth an action."""
+_TOUCHED_S: Final = 1e-6
+
+
+def kind_of(cause: str) -> CauseKind:
+    """Whether a cause is a fault."""
+    if cause == UNEXPLAINED:
+        return "unexplained"
+    return "load" if cause in LOAD else "fault"
+
+
+def causes(seen: Seen) -> tuple[CauseLost, ...]:
+    """Those that cost anything, the most seconds first. Their shares add up to 1."""
+    phases = seen.cause_s.sum(axis=0)
+    # Excess that came without shares is unexplained, too: nothing is lost between the two.
+    excess = seen.rows.column("excess_s").sum(axis=0)
+    phases[:, INDEX[UNEXPLAINED]] += np.maximum(excess - phases.sum(axis=1) - 1e-5 * excess, 0.0)
+    seconds = phases.sum(axis=0)
+    total_s = float(seconds.sum())
+    touched = (seen.by_cause > _TOUCHED_S).sum(axis=0)
+    return tuple(
+        CauseLost(
+            cause=cause,
+            title=TABLE[cause].title,
+            kind=kind_of(cause),
+            seconds=float(seconds[i]),
+            first_token_seconds=float(phases[0, i]),
+            decode_seconds=float(phases[1, i]),
+            share=float(seconds[i]) / total_s,
+            requests=int(touched[i]),
+            fact=fact_text(seen.rows.fact(i)),
+            action=TABLE[cause].action,
+        )
+        for i in np.argsort(-seconds, kind="stable").tolist()
+        if seconds[i] > 0
+        for cause in (CAUSES[i],)
+    )
+
+
+def actions(lost: tuple[CauseLost, ...]) -> tuple[Action, ...]:
+    """What to do, the most seconds first; what nothing explains comes last."""
+    worth = [each for each in lost if each.share >= WORTH]
+    worth.sort(key=lambda each: each.kind == "unexplained")
+    return tuple(Action(text=each.action, cause=each.cause, seconds=each.seconds) for each in worth[:ACTIONS])
+
+
+def engines(seen: Seen) -> tuple[Engine, ...]:
+    """The groups, the most excess first."""
+    found = []
+    for i in seen.engines:
+        mine = seen.members(i)
+        group = seen.of(i)
+        found.append(
+            Engine(
+                server=group.server,
+                model=group.model,
+                gpus=group.gpus,
+                pid=group.pid,
+                container=group.container,
+                requests=int(mine.sum()),
+                slow_requests=int((mine & seen.slow).sum()),
+                token_seconds=float(seen.duration_s[mine].sum()),
+                excess_seconds=float(seen.excess_s[mine].sum()),
+                cause=main_cause(seen.by_cause[mine].sum(axis=0))[0],
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (-each.excess_seconds, -each.requests))[:ENGINES])
+
+
+def slowest(inputs: Inputs, seen: Seen) -> tuple[SlowRequest, ...]:
+    """Slow requests to look at: the most excess first; where nothing is expected yet, the most time per token."""
+    weights = seen.response if seen.is_cold else seen.excess_s
+    candidates = np.flatnonzero(seen.slow)
+    order = candidates[np.argsort(-weights[candidates], kind="stable")]
+    return tuple(_slow_request(inputs, seen, int(row)) for row in order[:SLOWEST])
+
+
+def main_cause(seconds: Floats) -> tuple[str, float]:
+    """The cause with the most seconds and its share; an empty one where there are none. seconds: (causes,)."""
+    total_s = float(seconds.sum())
+    if total_s <= 0:
+        return "", 0.0
+    best = int(np.argmax(seconds))
+    return CAUSES[best], float(seconds[best]) / total_s
+
+
+def _slow_request(inputs: Inputs, seen: Seen, row: int) -> SlowRequest:
+    rows = seen.rows
+    group = seen.of(seen.group[row])
+    cause, share = main_cause(seen.by_cause[row])
+    figures = rows.table[row]
+    prompt, completion = int(figures["prompt_tokens"]), int(figures["completion_tokens"])
+    return SlowRequest(
+        trace_id=rows.trace_id(row),
+        span_id=rows.span_id(row),
+        request_id=rows.request_id(row),
+        server=group.server,
+        model=group.model,
+        tenant=rows.tenants[seen.tenant[row]],
+        gpus=group.gpus,
+        started=inputs.to_unix(float(seen.start_s[row])),
+        duration_seconds=float(seen.duration_s[row]),
+        first_token_seconds=known(float(figures["first_token_s"])),
+        worst_gap_seconds=known(float(figures["gap_max_s"])),
+        prompt_tokens=prompt if prompt >= 0 else None,
+        completion_tokens=completion if completion >= 0 else None,
+        excess_seconds=float(seen.excess_s[row]),
+        cause=cause,
+        cause_share=share,
+    )

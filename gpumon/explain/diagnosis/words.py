@@ -1,0 +1,197 @@
+"""The verdict in sentences: what was slow, since when, why, and where; and notes on what could not be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from gpumon.detect.findings import moment_of
+from gpumon.detect.spoken import duration
+from gpumon.explain.diagnosis.figures import LEAST
+from gpumon.explain.diagnosis.incidents import held_in, telling
+from gpumon.explain.diagnosis.inputs import Inputs
+from gpumon.explain.diagnosis.losses import WORTH
+from gpumon.explain.diagnosis.model import CauseLost, Interference
+from gpumon.explain.diagnosis.seen import Seen
+from gpumon.explain.diagnosis.stretch import Stretch, within
+from gpumon.explain.group import Group
+
+SECOND: Final = 0.15
+"""Share of the excess from which a second cause is named."""
+GREW: Final = 0.2
+"""By which a tenant's share of the requests must have grown to be named."""
+BEARS: Final = 2.0
+"""Share of a tenant in the excess over its share in the time: from there on it suffers more than the others."""
+_ENTITIES: Final = 3
+
+
+def verdict(
+    inputs: Inputs,
+    seen: Seen,
+    lost: tuple[CauseLost, ...],
+    stretch: Stretch | None,
+    tenants: tuple[Interference, ...],
+) -> tuple[str, ...]:
+    """One to five sentences."""
+    if not len(seen):
+        return ("No request ended in this period.",)
+    slow = int(seen.slow.sum())
+    if stretch is None or not lost or not slow:
+        return (_nothing_slow(seen, slow),)
+    sentences = [
+        f"{slow:,} of {len(seen):,} requests were slow: {duration(float(seen.excess_s.sum()))} of their "
+        f"{duration(float(seen.duration_s.sum()))} were beyond what is usual.",
+        _when(inputs, seen, stretch),
+        _why(lost),
+    ]
+    where = _where(inputs, seen, lost[0].cause, stretch)
+    sentences += [where] if where else []
+    who = _who(seen, stretch, lost[0], tenants)
+    sentences += [who] if who else []
+    return tuple(sentences)
+
+
+def notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> tuple[str, ...]:
+    """What could not be told, and why."""
+    return tuple(_notes(inputs, seen, stretch))
+
+
+def named(group: Group, gpu_names: dict[str, str]) -> str:
+    """``vllm/llama-70b on GPUs 2, 3``."""
+    places = sorted((gpu_names.get(uuid, uuid) for uuid in group.gpus), key=lambda name: (len(name), name))
+    if places:
+        return f"{group.name} on GPU{'s' if len(places) > 1 else ''} {', '.join(places)}"
+    if group.pid:
+        return f"{group.name}, pid {group.pid}"
+    return f"{group.name}, container {group.container[:12]}" if group.container else group.name
+
+
+def _nothing_slow(seen: Seen, slow: int) -> str:
+    if seen.is_cold:
+        return (
+            f"{len(seen):,} requests ended, and nothing is known yet of how long they usually take: none of them can "
+            "be called slow."
+        )
+    if slow == 0:
+        return f"None of {len(seen):,} requests was slow: all took about as long as is usual under their load."
+    return f"{slow:,} of {len(seen):,} requests were a little slower than usual; nothing stands out."
+
+
+def _when(inputs: Inputs, seen: Seen, stretch: Stretch) -> str:
+    place = named(seen.of(stretch.engine), dict(inputs.gpu_names))
+    if stretch.first == 0 and stretch.last == seen.cells.count - 1:
+        return f"It was so all the time, most of it on {place}."
+    start_s, end_s = seen.cells.period(stretch.first, stretch.last)
+    share = stretch.excess_s / float(seen.excess_s.sum())
+    start = moment_of(inputs.to_unix(start_s))
+    if end_s >= inputs.to_s:
+        return f"It began about {start:%H:%M:%S} UTC and goes on ({share:.0%} of it since), most of it on {place}."
+    end = moment_of(inputs.to_unix(end_s))
+    return f"The worst was from {start:%H:%M:%S} to {end:%H:%M:%S} UTC ({share:.0%} of it), most of it on {place}."
+
+
+def _why(lost: tuple[CauseLost, ...]) -> str:
+    first = lost[0]
+    if first.kind == "unexplained":
+        told = f"Nothing that was watched explains {first.share:.0%} of it"
+        known = [each for each in lost[1:] if each.share >= SECOND]
+        return f"{told}; {_cause(known[0])}." if known else f"{told}."
+    more = [each for each in lost[1:] if each.share >= SECOND][:1]
+    kind = "a fault" if first.kind == "fault" else "load, no fault"
+    return f"Why: {_cause(first)} ({kind})" + "".join(f"; then {_cause(each)}" for each in more) + "."
+
+
+def _cause(each: CauseLost) -> str:
+    told = f"{each.title}, {each.share:.0%} ({duration(each.seconds)})"
+    return f"{told}: {each.fact}" if each.fact else told
+
+
+def _where(inputs: Inputs, seen: Seen, cause: str, stretch: Stretch) -> str:
+    """What incidents say of it."""
+    period = seen.cells.period(stretch.first, stretch.last)
+    found = telling(held_in(inputs.incidents, *period), cause)
+    if not found:
+        return ""
+    others = len({each.entity.name for each in found} - {found[0].entity.name})
+    more = f", and {others} more like it" if others else ""
+    return f"Found on {found[0].entity.name}: {found[0].summary}{more}."
+
+
+def _who(seen: Seen, stretch: Stretch, main: CauseLost, tenants: tuple[Interference, ...]) -> str:
+    """The tenant whose requests grew, where it is load; else one that suffers more than the others."""
+    if main.kind == "load" and stretch.before is not None:
+        mine = within(seen, stretch.engine, seen.cells.period(stretch.first, stretch.last))
+        quiet = within(seen, stretch.engine, seen.cells.period(*stretch.before))
+        if min(int(mine.sum()), int(quiet.sum())) >= LEAST:
+            size = len(seen.rows.tenants)
+            now = np.bincount(seen.tenant[mine], minlength=size) / mine.sum()
+            before = np.bincount(seen.tenant[quiet], minlength=size) / quiet.sum()
+            most = int(np.argmax(now - before))
+            if now[most] - before[most] > GREW and seen.rows.tenants[most]:
+                return (
+                    f"Tenant {seen.rows.tenants[most]} made {now[most]:.0%} of the requests meanwhile, "
+                    f"{before[most]:.0%} before."
+                )
+    for engine in tenants:
+        worst = engine.tenants[0] if engine.tenants else None
+        if worst is not None and worst.verdict == "bad" and worst.slope is not None:
+            return (
+                f"Tenants slow one another down: {worst.tenant or 'requests without a tenant'} loses "
+                f"{-worst.slope:.3g} of {worst.tokens_per_second:.3g} tokens/s with each other that is active."
+            )
+    return _bears(seen)
+
+
+def _bears(seen: Seen) -> str:
+    size = len(seen.rows.tenants)
+    excess = np.bincount(seen.tenant, seen.excess_s, size)
+    time = np.bincount(seen.tenant, seen.duration_s, size)
+    if (time > 0).sum() < 2 or not excess.sum() or not time.sum():
+        return ""
+    most = int(np.argmax(excess))
+    has, had = excess[most] / excess.sum(), time[most] / time.sum()
+    if has > 0.5 and has > BEARS * had and seen.rows.tenants[most]:
+        return f"Tenant {seen.rows.tenants[most]} bears {has:.0%} of it, with {had:.0%} of the request time."
+    return ""
+
+
+def _notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> Iterator[str]:
+    count = len(seen)
+    if inputs.kept_from_s is not None and inputs.kept_from_s > inputs.from_s:
+        since = moment_of(inputs.to_unix(inputs.kept_from_s))
+        yield f"Requests that ended before {since:%H:%M:%S} UTC are not kept any more: the period begins there."
+    if not count:
+        yield "Without requests there is nothing to explain: see whether traces arrive, `gpumon doctor`."
+        return
+    if seen.is_cold:
+        yield (
+            "Nothing is expected of any request yet, as gpumon has seen too few like them: the slowest 5 % by time per "
+            "token are called slow, and no excess is told."
+        )
+    elif (cold := int((seen.expected_s <= 0).sum())) > WORTH * count:
+        yield f"Of {cold:,} of {count:,} requests nothing was expected, being the first of their kind: no excess."
+    unbound = int(np.isin(seen.group, [i for i in seen.engines if not _is_bound(seen.of(i))]).sum())
+    if unbound:
+        yield (
+            f"{unbound:,} of {count:,} requests are not bound to a GPU, process or container of this node: only their "
+            "server can explain them. docs/TOKENS.md says how to bind them."
+        )
+    untimed = int(np.isnan(seen.rows.column("gap_max_s")).sum())
+    if untimed:
+        yield f"{untimed:,} of {count:,} requests came without times of their tokens: of these no gap is known."
+    if not seen.tells_tokens:
+        yield "Most requests do not say how many tokens they made: r is with the time of the whole request."
+    if count < LEAST:
+        yield f"Fewer than {LEAST} requests: no correlation is told."
+    if seen.slow.all():
+        yield "Every request was slow: there are no others to compare with."
+    if stretch is not None and stretch.before is None:
+        yield "There is no quiet time before the worst: look at a longer period to see what changed."
+    if not inputs.dimensions or not np.isfinite(seen.rows.signals).any():
+        yield "No signal of a GPU, host or server is known of these requests: the matrix has nothing to say."
+
+
+def _is_bound(group: Group) -> bool:
+    return bool(group.gpus or group.pid or group.container)

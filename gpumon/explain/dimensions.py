@@ -1,0 +1,175 @@
+"""Signals of GPUs, processes, servers and the host by group: the last ten minutes, one value a second.
+
+What they are and how they are read is in ``dimension_table``. Counters become rates between two readings and fill the
+seconds between them; what is read now and then holds until it is read again, but never for longer than two and a half
+times its cadence, which is learned from the readings (``second_track``). NaN is what is not known: no such reading,
+no such process, a device without it.
+
+Bounded: 32 groups, of which one not seen for five minutes makes room for another; 0.1 MB each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumon import catalogue
+from gpumon.detect.scene import Labels, Scene
+from gpumon.explain.dimension_readings import Found, Repeated, Scope, others_share
+from gpumon.explain.dimension_table import TABLE, Others, Repeat
+from gpumon.explain.dimension_table import Dimension as Dimension
+from gpumon.explain.group import Group
+from gpumon.explain.group_members import Members, pages, parents
+from gpumon.explain.second_track import SecondTrack
+
+DIMENSIONS: Final[tuple[Dimension, ...]] = tuple(dimension for dimension, _ in TABLE)
+GROUPS: Final = 32
+IDLE_S: Final = 300.0
+"""A group not seen for this long makes room for another."""
+HOLD: Final = 2.5
+"""A level holds for this many times its cadence."""
+_CADENCE_S: Final = 5.0
+"""Of levels, until it is learned."""
+_MOST: Final = float(np.finfo(np.float32).max)
+
+_RULES: Final = tuple(rule for _, rule in TABLE)
+_IS_LEVEL: Final = np.array([rule.is_level for rule in _RULES])
+_REPEATS: Final = tuple(dict.fromkeys(rule.read.metric for rule in _RULES if isinstance(rule.read, Repeat)))
+
+
+@dataclass(slots=True)
+class _Tracked:
+    track: SecondTrack
+    seen_s: float
+
+
+class _Parts(NamedTuple):
+    """Labels of what a group is made of, by scope."""
+
+    gpus: Sequence[tuple[Labels, Labels]]
+    """Of each its own, and of a MIG instance those of the GPU it is on (else the same again)."""
+    processes: Sequence[Labels]
+    pages: Sequence[Labels]
+
+
+class Dimensions:
+    """``feed`` from one thread, the rest from any: one lock, held while values are written or copied."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: dict[Group, _Tracked] = {}
+        self._repeated = {metric: Repeated(metric) for metric in _REPEATS}
+        width = len(DIMENSIONS)
+        self._read_s = np.full(width, -np.inf)
+        """When each dimension was last read, for any group."""
+        self._intervals_s = np.full((2, width), _CADENCE_S)
+        """The last two times between its readings: the shorter one is its cadence, as one may have been missed."""
+
+    def feed(self, scene: Scene, groups: Iterable[Group]) -> None:
+        """Once per step. groups: those seen since the last step, or known to be there; others go on until forgotten."""
+        members = Members(scene)
+        for repeated in self._repeated.values():
+            repeated.step(scene)
+        found = self._found(scene, members)
+        hold_s = HOLD * self._intervals_s.min(axis=0)
+        on_gpu, on_page = parents(scene), [*scene.values(catalogue.SERVER_RUNNING)]
+        with self._lock:
+            for group in groups:
+                self._see(group, scene.at_s)
+            for group, tracked in self._groups.items():
+                parts = _parts(group, members, on_gpu, on_page)
+                tracked.track.fill(*self._values(found, parts), hold_s, scene.at_s)
+
+    def groups(self) -> list[Group]:
+        """Those that have tracks, in the order in which they were first seen."""
+        with self._lock:
+            return [*self._groups]
+
+    def means(self, group: Group, start_s: float, end_s: float) -> NDArray[np.float32]:
+        """Of each dimension, the mean over the known seconds that a stretch of time touches: shape (DIMENSIONS,).
+
+        start_s, end_s: steady seconds, at most ten minutes ago. NaN for what is not known, as all of an unknown group.
+        """
+        with self._lock:
+            tracked = self._groups.get(group)
+            if tracked is not None:
+                return tracked.track.means(start_s, end_s)
+        return np.full(len(DIMENSIONS), np.nan, dtype=np.float32)
+
+    def series(self, group: Group) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Seconds (n is [n, n + 1) steady seconds), oldest first, and values of shape (DIMENSIONS, seconds): copies.
+
+        Without gaps; empty for an unknown group.
+        """
+        with self._lock:
+            tracked = self._groups.get(group)
+            if tracked is not None:
+                return tracked.track.series()
+        return np.empty(0, dtype=np.int64), np.empty((len(DIMENSIONS), 0), dtype=np.float32)
+
+    def _see(self, group: Group, at_s: float) -> None:
+        known = self._groups.get(group)
+        if known is not None:
+            known.seen_s = at_s
+            return
+        if len(self._groups) >= GROUPS:
+            oldest = min(self._groups, key=lambda each: self._groups[each].seen_s)
+            if at_s - self._groups[oldest].seen_s < IDLE_S:
+                return
+            del self._groups[oldest]
+        self._groups[group] = _Tracked(SecondTrack(_IS_LEVEL, at_s), at_s)
+
+    def _found(self, scene: Scene, members: Members) -> list[Found | None]:
+        """What is new, by dimension; None too for those that are read group by group."""
+        found: list[Found | None] = []
+        for number, rule in enumerate(_RULES):
+            after_s = float(self._read_s[number])
+            if isinstance(rule.read, Repeat):
+                found.append(None)
+                continue
+            read = others_share(members, scene, after_s) if isinstance(rule.read, Others) else rule.read(scene, after_s)
+            found.append(read)
+            if read is not None:
+                if after_s > -np.inf:
+                    self._intervals_s[:, number] = read.at_s - after_s, self._intervals_s[0, number]
+                self._read_s[number] = read.at_s
+        return found
+
+    def _values(
+        self, found: Sequence[Found | None], parts: _Parts
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Of one group: value of each dimension, since when and until when."""
+        stretches = np.full((3, len(_RULES)), np.nan)
+        for number, (rule, read) in enumerate(zip(_RULES, found, strict=True)):
+            stretch: tuple[float, float, float] | None = None
+            if isinstance(rule.read, Repeat):
+                tail = rule.read.tail
+                stretch = self._repeated[rule.read.metric].of([of + tail for of in parts.processes], rule.over)
+            elif read is not None:
+                values = _of_parts(rule.scope, read.values, parts)
+                if values:
+                    stretch = rule.over(values), read.since_s, read.at_s
+            if stretch is not None and abs(stretch[0]) <= _MOST:
+                stretches[:, number] = stretch
+        return stretches[0], stretches[1], stretches[2]
+
+
+def _parts(group: Group, members: Members, on_gpu: Mapping[str, str], on_page: Iterable[Labels]) -> _Parts:
+    gpus = [((uuid,), (on_gpu.get(uuid, uuid),)) for uuid in group.gpus]
+    return _Parts(gpus, members.processes(group), pages(group, on_page))
+
+
+def _of_parts(scope: Scope, values: Mapping[Labels, float], parts: _Parts) -> list[float]:
+    """The figures of those of the parts that have one."""
+    if scope is Scope.GPU:
+        both = [(values.get(own), values.get(gpu)) for own, gpu in parts.gpus]
+        return [value for own, gpu in both if (value := gpu if own is None else own) is not None]
+    if scope is Scope.HOST:
+        return [*values.values()]
+    of = parts.processes if scope is Scope.PROCESS else parts.pages
+    return [value for each in of if (value := values.get(each)) is not None]

@@ -1,0 +1,331 @@
+"""Explains requests some seconds after their end, when what ran beside them has ended too and counters have been read.
+
+Looks at the same scene as the detectors, right after them: hands it to the witnesses, whose signs go on the board;
+adds the requests that ended to the load of their groups; and explains those that ended ``delay_s`` ago. Every request
+is explained once, and counted once. A witness that fails loses its own signs and nothing else.
+
+Bounded: 32 groups, of which one unseen for five minutes makes room for another; 16,384 requests that wait; details of
+the 1,024 newest slow requests and of as many others. What does not fit is counted as ``dropped``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumon import catalogue
+from gpumon.detect.detector import Severity
+from gpumon.detect.incident import Incident
+from gpumon.detect.scene import Scene
+from gpumon.detect.touched import keys_of as incident_keys
+from gpumon.explain.board import KEPT_S, Board
+from gpumon.explain.correlations import Correlations
+from gpumon.explain.dimensions import DIMENSIONS, Dimensions
+from gpumon.explain.explained import Account, Explained
+from gpumon.explain.group import Group, Key, group_of, holders_by_gpu, keys_of, pids_of
+from gpumon.explain.group_state import Accounts, Due, GroupState, Stretches
+from gpumon.explain.latency_tracks import LatencyTracks
+from gpumon.explain.request_log import RequestLog
+from gpumon.explain.signs import Witness
+from gpumon.explain.steps import ran_of
+from gpumon.model import RequestRecord, Sample
+
+log = logging.getLogger(__name__)
+
+DELAY_S: Final = 8.0
+GROUPS_MAX: Final = 32
+IDLE_S: Final = 300.0
+WAITING_MAX: Final = 16_384
+DETAILS: Final = 1024
+TOKENS_KEPT: Final = 400_000
+"""Token times in memory, of all details together."""
+SETTLED_S: Final = 900.0
+"""An incident that lasts longer is the new normal."""
+_EDGE_S: Final = 2.0
+_HARMLESS: Final = frozenset(
+    ("context_cliff", "kv_mismatch", "allocator_gap", "row_remap", "ecc", "driver_mismatch", "quality_drop")
+)
+"""Kinds of incidents that do not make a step longer while they hold: what is usual can be learned meanwhile."""
+_ERRORS_TOLD: Final = 64
+_UNKNOWN = Accounts(Account(None, 0.0, 0.0, ()), Account(None, 0.0, 0.0, ()), ())
+
+
+class _Waiting(NamedTuple):
+    due_s: float
+    group: Group
+    due: Due
+
+
+class _Entities(NamedTuple):
+    """What a group runs on now."""
+
+    keys: list[Key]
+    known: frozenset[Key]
+    """The same as incidents name it."""
+
+
+class Explanation:
+    """``look`` from one thread; the rest from any."""
+
+    def __init__(self, witnesses: Sequence[Witness], *, delay_s: float = DELAY_S, models: int = 8) -> None:
+        """delay_s: from a request's end, or from when it became known, to its explanation. models: (server, model)
+        pairs counted apart; the rest counts as model ``other``."""
+        self._witnesses = tuple(witnesses)
+        self._delay_s = delay_s
+        self._models = models
+        self._board = Board()
+        self._groups: dict[Group, GroupState] = {}
+        self._waiting: deque[_Waiting] = deque()
+        self._lock = threading.Lock()
+        """Over what others read: details and counters."""
+        self._slow: OrderedDict[tuple[str, str], Explained] = OrderedDict()
+        """By trace and span id, the newest last."""
+        self._others: OrderedDict[tuple[str, str], Explained] = OrderedDict()
+        self._tokens_kept = 0
+        self._seconds: dict[tuple[str, str], NDArray[np.float64]] = {}
+        """By server and model: (phases, CAUSES)."""
+        self._outcomes: dict[tuple[str, str], Counter[str]] = {}
+        self._incident_causes: dict[str, Counter[str]] = {}
+        self._failures: Counter[str] = Counter()
+        self._told: set[tuple[str, str]] = set()
+        self.log = RequestLog(n_signals=len(DIMENSIONS))
+        self.dimensions = Dimensions()
+        self.latencies = LatencyTracks()
+        self.correlations = Correlations(self.dimensions, self.latencies)
+        self.listeners: list[Callable[[Sequence[Explained]], None]] = []
+        """Told of what was explained, in the thread that looks."""
+
+    # --- what others ask ----------------------------------------------------------------------------------------------
+
+    def find(self, trace_id: str) -> list[Explained]:
+        """What is known of the requests of a trace (32 hex digits), the earliest first."""
+        with self._lock:
+            found = [each for known in (self._slow, self._others) for key, each in known.items() if key[0] == trace_id]
+        return sorted(found, key=lambda each: each.start_s)
+
+    def newest(self) -> list[Explained]:
+        """Requests that were slow, the newest first."""
+        with self._lock:
+            return list(reversed(self._slow.values()))
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def look(self, scene: Scene, incidents: Sequence[Incident]) -> list[Sample]:
+        """One step. incidents: those that are open, or closed in the last minutes; their causes are filled in."""
+        at_s = scene.at_s
+        for witness in self._witnesses:
+            self._ask(witness, scene, incidents)
+        self._take(scene)
+        entities = self._entities(scene)
+        self.dimensions.feed(scene, list(self._groups))
+        due: dict[Group, list[Due]] = {}
+        while self._waiting and self._waiting[0].due_s <= at_s:
+            waiting = self._waiting.popleft()
+            due.setdefault(waiting.group, []).append(waiting.due)
+        explained: list[Explained] = []
+        for group, requests in due.items():
+            if group in self._groups:
+                explained += self._explain(group, requests, entities[group], scene, incidents)
+        self.correlations.step(at_s)
+        if explained:
+            for listener in self.listeners:
+                listener(explained)
+        self._incident_causes = {
+            incident.id: self._incident_causes[incident.id]
+            for incident in incidents
+            if incident.id in self._incident_causes
+        }
+        return self._samples()
+
+    def _ask(self, witness: Witness, scene: Scene, incidents: Sequence[Incident]) -> None:
+        try:
+            self._board.put(witness.look(scene, incidents), scene.at_s)
+        except Exception as error:
+            name = f"explain_{witness.causes[0]}"
+            self._failures[name] += 1
+            what = (name, repr(error)[:200])
+            if what not in self._told and len(self._told) < _ERRORS_TOLD:
+                self._told.add(what)
+                log.error("witness=%s state=bug detail='said once, counted always'", name, exc_info=error)
+
+    def _take(self, scene: Scene) -> None:
+        """Requests that ended since the last step."""
+        at_s = scene.at_s
+        by_group: dict[Group, list[RequestRecord]] = {}
+        for record in scene.requests:
+            by_group.setdefault(group_of(record), []).append(record)
+        for group, records in by_group.items():
+            state = self._groups.get(group) or self._make(group, at_s)
+            if state is None:
+                self._count(records, "dropped")
+                continue
+            state.seen_s = at_s
+            self.latencies.add(group, records, scene)
+            runs = []
+            for record in records:
+                # A clock ahead of ours would put its tokens into the future: it has ended now.
+                start_s = scene.to_steady(record.start_ns)
+                start_s -= max(0.0, scene.to_steady(record.end_ns) - at_s)
+                ran = ran_of(record, start_s)
+                if ran is None or at_s - ran.end_s > KEPT_S:
+                    self._count((record,), "untimed")
+                elif len(self._waiting) >= WAITING_MAX:
+                    self._count((record,), "dropped")
+                else:
+                    runs.append(ran)
+                    self._waiting.append(_Waiting(at_s + self._delay_s, group, Due(record, ran)))
+            state.load.add(runs, at_s)
+
+    def _make(self, group: Group, at_s: float) -> GroupState | None:
+        if len(self._groups) >= GROUPS_MAX:
+            oldest = min(self._groups.values(), key=lambda state: state.seen_s)
+            if at_s - oldest.seen_s < IDLE_S:
+                return None
+            del self._groups[oldest.group]
+        state = self._groups[group] = GroupState(group)
+        return state
+
+    def _entities(self, scene: Scene) -> dict[Group, _Entities]:
+        pids = {labels[2] for labels in scene.values(catalogue.PROCESS_GPU_MEMORY)}
+        by_gpu = holders_by_gpu(sorted(pids), scene.holders)
+        found = {}
+        for group in self._groups:
+            keys = keys_of(group, pids_of(group, lambda uuid: by_gpu.get(uuid, ())))
+            known = {*keys, ("server", group.name), ("model", group.model)}
+            found[group] = _Entities(keys, frozenset(known))
+        return found
+
+    def _explain(
+        self,
+        group: Group,
+        due: Sequence[Due],
+        entities: _Entities,
+        scene: Scene,
+        incidents: Sequence[Incident],
+    ) -> list[Explained]:
+        """Of one group."""
+        concerned = [
+            incident
+            for incident in incidents
+            if not entities.known.isdisjoint(incident_keys(incident.entity, scene.holders))
+        ]
+        touched = _touched(concerned, scene.at_s)
+        found = self._groups[group].explain(due, self._board, entities.keys, touched)
+        explained = [
+            Explained(
+                record=replace(each.record, token_ns=None, token_counts=None, rank_steps={}),
+                group=group,
+                start_s=each.ran.start_s,
+                end_s=each.ran.end_s,
+                first_token=accounts.first_token,
+                decode=accounts.decode,
+                slow_gaps=accounts.slow_gaps,
+                token_s=_token_s(each),
+                signals=self.dimensions.means(group, each.ran.start_s, each.ran.end_s),
+            )
+            for each, accounts in zip(due, found if found is not None else [_UNKNOWN] * len(due), strict=True)
+        ]
+        self._keep(explained, cold=found is None)
+        for incident in concerned:
+            self._blame(incident, explained, scene.at_s)
+        return explained
+
+    def _keep(self, explained: Sequence[Explained], *, cold: bool) -> None:
+        with self._lock:
+            for each in explained:
+                is_slow = each.excess_s > 0
+                self._count_one(each, "cold" if cold else "slow" if is_slow else "on_time")
+                self.log.append(each)
+                kept = each if is_slow else each._replace(token_s=None)
+                key = (each.record.trace_id.hex(), each.record.span_id.hex())
+                known = self._slow if is_slow else self._others
+                self._forget(known.pop(key, None))
+                known[key] = kept
+                self._tokens_kept += len(kept.token_s) if kept.token_s is not None else 0
+                while len(known) > DETAILS or (self._tokens_kept > TOKENS_KEPT and len(known) > 1):
+                    self._forget(known.popitem(last=False)[1])
+
+    def _forget(self, each: Explained | None) -> None:
+        if each is not None and each.token_s is not None:
+            self._tokens_kept -= len(each.token_s)
+
+    def _blame(self, incident: Incident, explained: Iterable[Explained], at_s: float) -> None:
+        """What the requests say that ran while an incident held."""
+        until_s = incident.seen_s if incident.closed_s is not None else at_s
+        sums = self._incident_causes.setdefault(incident.id, Counter())
+        for each in explained:
+            if each.start_s <= until_s and each.end_s >= incident.since_s:
+                sums.update(each.by_cause())
+        incident.causes = tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+
+    # --- counters -----------------------------------------------------------------------------------------------------
+
+    def _pair(self, server: str, model: str) -> tuple[str, str]:
+        """Under which labels a request counts."""
+        pair = (server, model)
+        if pair in self._outcomes:
+            return pair
+        if len(self._outcomes) >= self._models or len(model) > _NAME_MAX:
+            pair = (server, "other")
+        if pair not in self._outcomes:
+            self._outcomes[pair] = Counter()
+            self._seconds[pair] = np.zeros((len(catalogue.PHASES), len(catalogue.CAUSES)))
+        return pair
+
+    def _count(self, records: Iterable[RequestRecord], outcome: str) -> None:
+        with self._lock:
+            for record in records:
+                self._outcomes[self._pair(record.server, record.model)][outcome] += 1
+
+    def _count_one(self, each: Explained, outcome: str) -> None:
+        pair = self._pair(each.record.server, each.record.model)
+        self._outcomes[pair][outcome] += 1
+        seconds = self._seconds[pair]
+        for phase, account in enumerate((each.first_token, each.decode)):
+            for share in account.shares:
+                seconds[phase, _CAUSE[share.cause]] += share.seconds
+
+    def _samples(self) -> list[Sample]:
+        with self._lock:
+            found = []
+            for pair, outcomes in self._outcomes.items():
+                for outcome in catalogue.EXPLAINED_REQUESTS.values:
+                    labels = (*pair, outcome)
+                    found.append(Sample(catalogue.EXPLAINED_REQUESTS, labels, float(outcomes[outcome])))
+                for phase, row in zip(catalogue.PHASES, self._seconds[pair].tolist(), strict=True):
+                    found.append(Sample(catalogue.TOKEN_EXCESS, (*pair, phase), float(sum(row))))
+                    for cause, seconds in zip(catalogue.CAUSES, row, strict=True):
+                        found.append(Sample(catalogue.SLOW_TOKEN_SECONDS, (*pair, phase, cause), seconds))
+        failures = [
+            Sample(catalogue.DETECTOR_FAILURES, (name,), float(count)) for name, count in self._failures.items()
+        ]
+        return [*found, *failures, *self.correlations.samples()]
+
+
+_CAUSE = {cause: position for position, cause in enumerate(catalogue.CAUSES)}
+_NAME_MAX: Final = 256
+
+
+def _touched(incidents: Iterable[Incident], at_s: float) -> Stretches:
+    """When what is usual cannot be learned."""
+    return [
+        (incident.since_s - _EDGE_S, incident.seen_s + _EDGE_S if incident.closed_s is not None else at_s)
+        for incident in incidents
+        if incident.severity is not Severity.INFO
+        and incident.kind not in _HARMLESS
+        and at_s - incident.since_s < SETTLED_S
+    ]
+
+
+def _token_s(due: Due) -> NDArray[np.float64] | None:
+    times = due.record.token_ns
+    if times is None:
+        return None
+    return np.asarray((times - due.record.start_ns) * 1e-9 + due.ran.start_s, dtype=np.float64)

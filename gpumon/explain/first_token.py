@@ -1,0 +1,127 @@
+"""Why a first token was late: the wait for a place in the batch, and the computing of the prompt, looked at apart.
+
+The wait is slow where it is over what is usual by more than two steps, and over what one in
+twenty waits: then it is the queue's, or the full KV cache's. The wait is the
+fault's where a fault was there, in or shortly before it, and no more requests came than usual: a slow server has a
+queue. The computing of the prompt is slow where it took over ``SLOW`` times what prompts of its length take, or where
+the prompt is over ``LONG`` times the mean one: that part is its own length's. Prompts of others that were computed in
+the same steps have their cost per token; the rest is for the conditions to claim, as between tokens.
+
+Where a server does not tell how long a request waited, all of it counts as computing.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumon.catalogue import CAUSES
+from gpumon.explain.causes import INDEX, is_fault
+from gpumon.explain.shares import Array, Claims, divide, sureness
+from gpumon.explain.usual import Load
+
+SLOW: Final = 1.25
+LONG: Final = 1.5
+SLACK_S: Final = 0.01
+BEFORE_S: Final = 20.0
+"""How long before its wait a fault can have made the queue."""
+_FAULT: Final = np.array([is_fault(cause) for cause in CAUSES])
+_STALLS: Final = [INDEX["process_stopped"], INDEX["gpu_error"]]
+
+
+class Waited(NamedTuple):
+    """n requests, as columns."""
+
+    wait_s: Array
+    prompt_s: Array
+    """From admission to the first token."""
+    computed: Array
+    """Prompt tokens to be computed."""
+    beside: Array
+    """Those of others meanwhile."""
+    beside_length: Array
+    """Mean length of the prompts these are of."""
+    step_s: Array
+    """Expected, of a decode step then."""
+    grown: NDArray[np.bool_]
+    wait_evidence: Array
+    """(n, CAUSES): while it waited."""
+    wait_lost: Array
+    before_evidence: Array
+    """(n, CAUSES): from ``BEFORE_S`` before it on."""
+    prompt_evidence: Array
+    """(n, CAUSES): while its prompt was computed."""
+    prompt_lost: Array
+
+
+class Judged(NamedTuple):
+    """Of n requests."""
+
+    expected_s: Array
+    excess_s: Array
+    shares_s: Array
+    """(n, CAUSES)"""
+
+
+def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
+    """None while too little is known. weights: of each cause, by its lift."""
+    computed = np.maximum(waited.computed, 1.0)
+    usual_prompt_s = load.prompt_s.at(computed)
+    mean_computed = load.computed.mean()
+    if usual_prompt_s is None or mean_computed is None:
+        return None
+    wait_s = load.queue_s.value() or 0.0
+    shares = np.zeros((len(computed), len(CAUSES)))
+    queued = _queued(waited, wait_s, load.queue_s.high() or 0.0, weights, shares)
+    short_s = load.prompt_s.at(np.minimum(computed, max(mean_computed, 1.0)))
+    assert short_s is not None
+    is_long = (computed > LONG * mean_computed) & (usual_prompt_s - short_s > SLACK_S)
+    expected_s = np.where(is_long, short_s, usual_prompt_s)
+    over = waited.prompt_s - usual_prompt_s
+    is_slow = (waited.prompt_s > SLOW * usual_prompt_s) & (over > SLACK_S)
+    excess = np.maximum(np.where(is_slow, over, 0.0) + np.where(is_long, usual_prompt_s - short_s, 0.0), 0.0)
+    load_s = np.zeros_like(shares)
+    load_s[:, INDEX["long_context"]] = np.where(is_long, usual_prompt_s - short_s, 0.0)
+    token_s = load.token_s.at(np.maximum(waited.beside_length, 1.0))
+    if token_s is not None:
+        more = np.maximum(waited.beside - (load.beside.value() or 0.0), 0.0)
+        load_s[:, INDEX["prefill_interference"]] = np.where(is_slow, more * token_s, 0.0)
+    claims = Claims(
+        excess_s=excess,
+        actual_s=waited.prompt_s,
+        expected_s=expected_s,
+        load_s=load_s,
+        evidence=waited.prompt_evidence,
+        lost=waited.prompt_lost,
+        weights=weights,
+        # What a prompt of its own length adds is its own, whatever else there is.
+        grown=np.ones(len(computed), dtype=bool),
+    )
+    shares += divide(claims)
+    return Judged(wait_s + expected_s, queued + excess, shares)
+
+
+def _queued(waited: Waited, usual_s: float, high_s: float, weights: Array, shares: Array) -> Array:
+    """Excess of the waits; divides it into ``shares``. high_s: a wait that is not unusual yet."""
+    excess = waited.wait_s - usual_s
+    excess = np.where((excess > 2 * waited.step_s + SLACK_S) & (waited.wait_s > high_s), excess, 0.0)
+    # Time in which nothing went on at all.
+    sure = sureness(waited.wait_evidence) * weights
+    stalls = sure[:, _STALLS] * waited.wait_lost[:, _STALLS] * waited.wait_s[:, None]
+    sums = stalls.sum(axis=1)
+    stalls *= np.minimum(1.0, np.divide(excess, sums, out=np.ones(len(sums)), where=sums > 0))[:, None]
+    shares[:, _STALLS] += stalls
+    rest = np.maximum(excess - stalls.sum(axis=1), 0.0)
+    behind = np.where(_FAULT, sureness(waited.before_evidence) * weights, 0.0)
+    most = np.where(waited.grown, 0.0, behind.max(axis=1))
+    parts = np.divide(
+        behind, behind.sum(axis=1)[:, None], out=np.zeros_like(behind), where=behind.sum(axis=1)[:, None] > 0
+    )
+    shares += parts * (rest * most)[:, None]
+    rest = rest * (1 - most)
+    full = sure[:, INDEX["kv_pressure"]]
+    shares[:, INDEX["kv_pressure"]] += rest * full
+    shares[:, INDEX["queueing"]] += rest * (1 - full)
+    return np.asarray(excess)

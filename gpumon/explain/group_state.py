@@ -1,0 +1,408 @@
+"""What is kept of one group, and how its requests are explained: the arithmetic of ``steps``, ``expected``, ``shares``
+and ``first_token`` put together.
+
+Nothing in here reads the store: conditions come from the board, load from the requests themselves. Memory: about 0.4 MB
+a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumon.catalogue import CAUSES
+from gpumon.explain.board import Board
+from gpumon.explain.causes import INDEX
+from gpumon.explain.expected import Expected, Look, size_of
+from gpumon.explain.explained import Account, Share, SlowGap
+from gpumon.explain.first_token import BEFORE_S, Judged, Waited, judge
+from gpumon.explain.group import Group, Key
+from gpumon.explain.lift import Slowness, weight
+from gpumon.explain.load import GroupLoad, Others, Ran
+from gpumon.explain.shares import Array, Claims, divide
+from gpumon.explain.signs import Fact
+from gpumon.explain.steps import Slow, Steps, slow_of, steps_of
+from gpumon.explain.usual import Load, Usual
+from gpumon.model import RequestRecord, Unit
+
+GROWN: Final = 1.25
+"""Times the usual, from where on a batch or a context has grown."""
+ABOVE: Final = 1.15
+CAME: Final = 1.4
+"""Times the usual arrivals, over half a minute, from where on more come."""
+OVER_S: Final = 30.0
+SLOW_GAPS: Final = 64
+_SAMPLE: Final = 512
+_FEW: Final = 5
+_COSTS: Final = 32
+_LEAST_SHARE: Final = 1e-6
+_NOTHING = Account(None, 0.0, 0.0, ())
+
+Stretches = Sequence[tuple[float, float]]
+
+
+class Due(NamedTuple):
+    """A request to be explained."""
+
+    record: RequestRecord
+    ran: Ran
+
+
+class Accounts(NamedTuple):
+    """Of one request."""
+
+    first_token: Account
+    decode: Account
+    slow_gaps: tuple[SlowGap, ...]
+
+
+class _Around(NamedTuple):
+    """What is the same for all requests explained at once."""
+
+    board: Board
+    keys: list[Key]
+    others: Others
+    lifts: dict[int, float]
+    weights: Array
+
+
+class GroupState:
+    """Of one group. Not thread-safe."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.seen_s = 0.0
+        self.load = GroupLoad()
+        self.usual = Load()
+        self.expected = Expected()
+        self.slowness = Slowness()
+
+    def explain(self, due: Sequence[Due], board: Board, keys: list[Key], touched: Stretches) -> list[Accounts] | None:
+        """Accounts of requests that ended some seconds ago; None while too little is known to expect anything.
+
+        keys: of what the group runs on. touched: stretches (steady seconds) in which an incident held on any of that.
+        Learns what is usual from these same requests.
+        """
+        runs = [each.ran for each in due]
+        steps = steps_of([each.record for each in due], runs)
+        begin_s, end_s = min(ran.start_s for ran in runs), max(ran.end_s for ran in runs)
+        others = self.load.others(begin_s - 1.0, end_s)
+        running, context = self.load.at((steps.starts_s + steps.ends_s) / 2)
+        self._learn_steps(steps, running, context, others, touched)
+        self._learn_requests(due, others, touched)
+        if not self.expected.is_known:
+            return None
+        lifts = self.slowness.lifts(board, keys)
+        weights = np.array([weight(lifts.get(cause)) for cause in range(len(CAUSES))])
+        around = _Around(board, keys, others, lifts, weights)
+        decode = self._decode(due, steps, running, context, around)
+        first = self._first_tokens(due, around)
+        return [Accounts(one, *two) for one, two in zip(first, decode, strict=True)]
+
+    # --- between tokens -----------------------------------------------------------------------------------------------
+
+    def _decode(
+        self, due: Sequence[Due], steps: Steps, running: Array, context: Array, around: _Around
+    ) -> list[tuple[Account, tuple[SlowGap, ...]]]:
+        mean = context / running
+        less_running = _at_most(running, self.usual.running, 1.0)
+        less_mean = _at_most(mean, self.usual.context, 0.0)
+        whole_s = self.expected.gaps(running, context) * steps.counts
+        shorter_s = self.expected.gaps(running, running * less_mean) * steps.counts
+        expected_s = np.minimum(self.expected.gaps(less_running, less_running * less_mean) * steps.counts, whole_s)
+        slow = slow_of(steps, expected_s)
+        inside = slow.members >= 0
+        which = slow.members[inside]
+        count = len(slow.owners)
+        load_s = np.zeros((count, len(CAUSES)))
+        for cause, more_s in (("batch_growth", shorter_s - expected_s), ("long_context", whole_s - shorter_s)):
+            load_s[:, INDEX[cause]] = np.bincount(which, np.maximum(more_s[inside], 0.0), count)[:count]
+        tokens, lengths = around.others.between(steps.starts_s[inside], steps.ends_s[inside])
+        cost_s = self.usual.token_s.at(np.maximum(lengths, 1.0))
+        if cost_s is None:
+            cost_s = np.full(len(tokens), self._own_cost_s())
+        load_s[:, INDEX["prefill_interference"]] = np.bincount(which, tokens * cost_s, count)[:count]
+        evidence, lost = self._conditions(slow.starts_s, slow.ends_s, around)
+        excess_s = slow.excess_s
+        shares_s = divide(
+            Claims(
+                excess_s=excess_s,
+                actual_s=slow.ends_s - slow.starts_s,
+                expected_s=slow.expected_s,
+                load_s=load_s,
+                evidence=evidence,
+                lost=lost,
+                weights=around.weights,
+                grown=self._grown(slow.ends_s),
+            )
+        )
+        self._note_slowness(steps, expected_s, slow, shares_s)
+        facts: dict[int, Fact] = {
+            INDEX["batch_growth"]: Fact(
+                "requests_decoding", _mean(running[inside]), Unit.NONE, self.usual.running.value()
+            ),
+            INDEX["long_context"]: Fact("context_tokens", _mean(mean[inside]), Unit.NONE, self.usual.context.value()),
+            INDEX["prefill_interference"]: Fact("prompt_tokens_of_others", float(tokens.sum()), Unit.NONE),
+        }
+        sums_s = np.bincount(steps.owners, steps.lengths_s, len(due))
+        sums_expected_s = np.bincount(steps.owners, expected_s, len(due))
+        edges = np.searchsorted(slow.owners, np.arange(len(due) + 1))
+        found = []
+        for position in range(len(due)):
+            rows = slice(int(edges[position]), int(edges[position + 1]))
+            found.append(
+                (
+                    self._account(
+                        float(sums_expected_s[position]),
+                        float(sums_s[position]),
+                        shares_s[rows].sum(axis=0),
+                        evidence[rows].max(axis=0, initial=0.0),
+                        (due[position].ran.first_s, due[position].ran.end_s),
+                        around,
+                        facts,
+                    ),
+                    self._slow_gaps(slow, shares_s, excess_s, evidence, rows, around, facts),
+                )
+            )
+        return found
+
+    def _slow_gaps(
+        self,
+        slow: Slow,
+        shares_s: Array,
+        excess_s: Array,
+        evidence: Array,
+        rows: slice,
+        around: _Around,
+        facts: dict[int, Fact],
+    ) -> tuple[SlowGap, ...]:
+        """The slowest of a request, by time."""
+        numbers = np.arange(rows.start, rows.stop)
+        if len(numbers) > SLOW_GAPS:
+            numbers = np.sort(numbers[np.argsort(-excess_s[rows], kind="stable")[:SLOW_GAPS]])
+        return tuple(
+            SlowGap(
+                start_s=float(slow.starts_s[row]),
+                end_s=float(slow.ends_s[row]),
+                tokens=round(float(slow.tokens[row])),
+                expected_s=float(slow.expected_s[row]),
+                excess_s=float(excess_s[row]),
+                shares=self._shares(
+                    shares_s[row],
+                    evidence[row],
+                    (float(slow.starts_s[row]), float(slow.ends_s[row])),
+                    around,
+                    facts,
+                ),
+            )
+            for row in numbers.tolist()
+        )
+
+    def _note_slowness(self, steps: Steps, expected_s: Array, slow: Slow, shares_s: Array) -> None:
+        """What load does not explain, step by step, for the lift of conditions."""
+        of_load = shares_s[:, [INDEX["prefill_interference"], INDEX["batch_growth"], INDEX["long_context"]]].sum(axis=1)
+        excess = slow.excess_s
+        part = np.divide(excess - of_load, excess, out=np.zeros(len(excess)), where=excess > 0)
+        net = np.zeros(len(expected_s))
+        inside = slow.members >= 0
+        net[inside] = np.maximum(steps.lengths_s[inside] - expected_s[inside], 0.0) * part[slow.members[inside]]
+        self.slowness.add(steps.ends_s, net, expected_s)
+
+    # --- first tokens -------------------------------------------------------------------------------------------------
+
+    def _first_tokens(self, due: Sequence[Due], around: _Around) -> list[Account]:
+        chosen = [position for position, each in enumerate(due) if each.ran.first_s > each.ran.start_s]
+        accounts = [_NOTHING] * len(due)
+        if not chosen:
+            return accounts
+        runs = [due[position].ran for position in chosen]
+        starts, admitted = np.array([ran.start_s for ran in runs]), np.array([ran.admitted_s for ran in runs])
+        firsts = np.array([ran.first_s for ran in runs])
+        computed = np.array([float(ran.computed) for ran in runs])
+        beside, lengths = around.others.between(admitted, firsts)
+        wait_evidence, wait_lost = self._conditions(starts, np.maximum(admitted, starts), around)
+        before_evidence, _ = self._conditions(starts - BEFORE_S, admitted, around)
+        evidence, lost = self._conditions(admitted, firsts, around)
+        judged: Judged | None = judge(
+            Waited(
+                wait_s=admitted - starts,
+                prompt_s=firsts - admitted,
+                computed=computed,
+                beside=np.maximum(beside - computed, 0.0),
+                beside_length=lengths,
+                step_s=self.expected.gaps(*self.load.at(admitted)),
+                grown=self._grown(admitted),
+                wait_evidence=wait_evidence,
+                wait_lost=wait_lost,
+                before_evidence=before_evidence,
+                prompt_evidence=evidence,
+                prompt_lost=lost,
+            ),
+            self.usual,
+            around.weights,
+        )
+        if judged is None:
+            return accounts
+        most = np.maximum(np.maximum(wait_evidence, evidence), before_evidence)
+        facts = {
+            INDEX["long_context"]: Fact("prompt_tokens", _mean(computed), Unit.NONE, self.usual.computed.mean()),
+            INDEX["prefill_interference"]: Fact("prompt_tokens_of_others", _mean(beside), Unit.NONE),
+            INDEX["queueing"]: Fact("queue", _mean(admitted - starts), Unit.SECONDS, self.usual.queue_s.value()),
+        }
+        for row, position in enumerate(chosen):
+            own = dict(facts)
+            own[INDEX["long_context"]] = facts[INDEX["long_context"]]._replace(observed=float(computed[row]))
+            own[INDEX["prefill_interference"]] = facts[INDEX["prefill_interference"]]._replace(
+                observed=float(max(0.0, beside[row] - computed[row]))
+            )
+            own[INDEX["queueing"]] = facts[INDEX["queueing"]]._replace(observed=float(admitted[row] - starts[row]))
+            accounts[position] = self._account(
+                float(judged.expected_s[row]),
+                float(firsts[row] - starts[row]),
+                judged.shares_s[row],
+                most[row],
+                (float(starts[row]), float(firsts[row])),
+                around,
+                own,
+            )
+        return accounts
+
+    # --- common -------------------------------------------------------------------------------------------------------
+
+    def _account(
+        self,
+        expected_s: float,
+        actual_s: float,
+        shares_s: Array,
+        evidence: Array,
+        when: tuple[float, float],
+        around: _Around,
+        facts: dict[int, Fact],
+    ) -> Account:
+        shares = self._shares(shares_s, evidence, when, around, facts)
+        return Account(expected_s, actual_s, sum([share.seconds for share in shares]), shares)
+
+    def _shares(
+        self,
+        shares_s: Array,
+        evidence: Array,
+        when: tuple[float, float],
+        around: _Around,
+        facts: dict[int, Fact],
+    ) -> tuple[Share, ...]:
+        whole = float(shares_s.sum())
+        if whole <= 0:
+            return ()
+        # Crumbs go to the largest, so that the sum stays what it is.
+        rows = [int(row) for row in np.argsort(-shares_s, kind="stable") if shares_s[row] > _LEAST_SHARE * whole]
+        crumbs = whole - float(shares_s[rows].sum())
+        found = []
+        for place, row in enumerate(rows):
+            fact = facts.get(row) or around.board.fact(around.keys, CAUSES[row], *when)
+            seconds = float(shares_s[row]) + (crumbs if place == 0 else 0.0)
+            found.append(Share(CAUSES[row], seconds, float(evidence[row]), around.lifts.get(row), fact))
+        return tuple(found)
+
+    def _conditions(self, starts_s: Array, ends_s: Array, around: _Around) -> tuple[Array, Array]:
+        """Evidence and lost share of time of each stretch by cause: (n, CAUSES)."""
+        shape = (len(starts_s), len(CAUSES))
+        evidence, lost = np.zeros(shape), np.zeros(shape)
+        if len(starts_s):
+            conditions = around.board.conditions(around.keys, max(0.0, float(starts_s.min())), float(ends_s.max()))
+            if conditions.causes:
+                columns = list(conditions.causes)
+                evidence[:, columns], lost[:, columns] = conditions.within(starts_s, ends_s)
+        return evidence, lost
+
+    def _grown(self, moments_s: Array) -> NDArray[np.bool_]:
+        """Whether more came than usual, in the half minute before each moment."""
+        usual, brought = self.usual.arrivals.value(), self.usual.brought.value()
+        if usual is None or brought is None:
+            return np.zeros(len(moments_s), dtype=bool)
+        seconds, places = np.unique(np.floor(moments_s).astype(np.int64), return_inverse=True)
+        known = []
+        for second in seconds.tolist():
+            came, tokens = self.load.arrived(second - OVER_S, second)
+            known.append(came > CAME * usual or tokens > CAME * max(brought, 1.0))
+        return np.array(known, dtype=bool)[places]
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def _learn_steps(self, steps: Steps, running: Array, context: Array, others: Others, touched: Stretches) -> None:
+        """Looks at what steps take, from at most 512 of them."""
+        if not len(steps.owners):
+            return
+        stride = max(1, len(steps.owners) // _SAMPLE)
+        some = np.arange(0, len(steps.owners), stride)
+        starts, ends = steps.starts_s[some], steps.ends_s[some]
+        tokens, lengths = others.between(starts, ends)
+        calm = _calm(starts, ends, touched)
+        each_s = (ends - starts) / steps.counts[some]
+        batch, whole = running[some], context[some]
+        alone = (tokens == 0) | (steps.counts[some] > 1)
+        if alone.sum() < _FEW:
+            alone[:] = True
+        for is_calm in (True, False):
+            chosen = alone & (calm == is_calm)
+            sizes = np.array([size_of(value) for value in batch[chosen].tolist()])
+            for size in np.unique(sizes).tolist():
+                of = np.flatnonzero(chosen)[sizes == size]
+                if len(of) >= _FEW or len(some) < 4 * _FEW:
+                    look = Look(*(float(np.median(column[of])) for column in (batch, whole, each_s)))
+                    self.expected.learn(look, calm=is_calm)
+        is_calm = bool(calm.mean() > 0.5)
+        rows = calm if is_calm else ~calm
+        self.usual.running.add(float(np.median(batch[rows])), calm=is_calm)
+        self.usual.context.add(float(np.median((whole / batch)[rows])), calm=is_calm)
+        if self.expected.is_known:
+            late_s = each_s - self.expected.gaps(batch, whole)
+            costly = np.flatnonzero((tokens > 16) & (steps.counts[some] == 1) & (late_s > 0))
+            for row in costly[:: max(1, len(costly) // _COSTS)].tolist():
+                cost_s = float(late_s[row] / tokens[row])
+                self.usual.token_s.add(float(lengths[row]), cost_s, calm=bool(calm[row]))
+
+    def _learn_requests(self, due: Sequence[Due], others: Others, touched: Stretches) -> None:
+        """Waits and prompts."""
+        starts, firsts = np.array([each.ran.start_s for each in due]), np.array([each.ran.first_s for each in due])
+        admitted = np.array([each.ran.admitted_s for each in due])
+        calm = _calm(starts, firsts, touched)
+        beside, _ = others.between(admitted, firsts)
+        for row, each in enumerate(due):
+            ran, is_calm = each.ran, bool(calm[row])
+            self.usual.queue_s.add(ran.admitted_s - ran.start_s, calm=is_calm)
+            if ran.first_s > ran.admitted_s:
+                self.usual.computed.add(float(ran.computed), calm=is_calm)
+                self.usual.beside.add(max(0.0, float(beside[row]) - ran.computed), calm=is_calm)
+                self.usual.prompt_s.add(float(max(ran.computed, 1)), ran.first_s - ran.admitted_s, calm=is_calm)
+        end_s = float(starts.max())
+        came, brought = self.load.arrived(end_s - OVER_S, end_s)
+        self.usual.arrivals.add(came, calm=bool(calm.all()))
+        self.usual.brought.add(brought, calm=bool(calm.all()))
+
+    def _own_cost_s(self) -> float:
+        """What a prompt token costs, as long as only whole prompts tell: an upper bound."""
+        computed = self.usual.computed.mean()
+        at = self.usual.prompt_s.at(np.array([max(computed, 1.0)])) if computed else None
+        return float(at[0]) / max(computed or 1.0, 1.0) if at is not None else 0.0
+
+
+def _calm(starts_s: Array, ends_s: Array, touched: Stretches) -> NDArray[np.bool_]:
+    calm = np.ones(len(starts_s), dtype=bool)
+    for first_s, last_s in touched:
+        calm &= (ends_s < first_s) | (starts_s > last_s)
+    return calm
+
+
+def _at_most(values: Array, usual: Usual, room: float) -> Array:
+    """Those that have grown brought back to the median: over 1.25 times that, and well over what one in twenty is."""
+    median, high = usual.value(), usual.high()
+    if median is None or high is None:
+        return values
+    return np.where(values > max(GROWN * median + room, ABOVE * high), median, values)
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if len(values) else 0.0

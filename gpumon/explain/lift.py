@@ -1,0 +1,90 @@
+"""How much more excess a group has while a condition holds than while it does not: the lift of a cause.
+
+Sums of excess (what load does not explain) and of expected time, by second, over the last five minutes. The lift is the
+ratio of their quotients. A condition that holds all the time, or has held for a moment only, has none. One that holds
+and costs nothing has a lift of 1, and is hardly a cause: this is what keeps a harmless power cap or a GPU at its usual
+90 % of bandwidth from being blamed for whatever happens.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumon.explain.board import CELL_S, Board
+from gpumon.explain.group import Key
+
+SECONDS: Final = 300
+_HELD: Final = 0.5
+_LEAST: Final = 3
+_CLEAR: Final = 10
+_BASE: Final = 0.01
+"""Excess over expected time that is taken for nothing."""
+_FULL: Final = 2.0
+_NONE: Final = 1.1
+_LITTLE: Final = 0.1
+
+
+class Slowness:
+    """Of one group. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._excess = np.zeros(SECONDS)
+        self._expected = np.zeros(SECONDS)
+
+    def add(
+        self, moments_s: NDArray[np.float64], excess_s: NDArray[np.float64], expected_s: NDArray[np.float64]
+    ) -> None:
+        """Steps: when, how late, and what was expected; excess 0 of those on time."""
+        if not len(moments_s):
+            return
+        seconds = moments_s.astype(np.int64)
+        newest = int(seconds.max())
+        if newest > self._newest:
+            fresh = np.arange(max(self._newest + 1, newest - SECONDS + 1), newest + 1) % SECONDS
+            self._excess[fresh] = 0.0
+            self._expected[fresh] = 0.0
+            self._newest = newest
+        good = seconds > self._newest - SECONDS
+        cells = seconds[good] % SECONDS
+        self._excess += np.bincount(cells, excess_s[good], SECONDS)
+        self._expected += np.bincount(cells, expected_s[good], SECONDS)
+
+    def lifts(self, board: Board, keys: list[Key]) -> dict[int, float]:
+        """By cause (index) that held for a part of the time."""
+        if self._newest < 0:
+            return {}
+        first = self._newest - SECONDS + 1
+        numbers = np.arange(first, self._newest + 1)
+        excess, expected = self._excess[numbers % SECONDS], self._expected[numbers % SECONDS]
+        per_second = round(1 / CELL_S)
+        conditions = board.conditions(keys, max(first, 0), self._newest + 1 - CELL_S / 2)
+        seconds = conditions.evidence.shape[1] // per_second
+        if not conditions.causes or not seconds:
+            return {}
+        evidence = conditions.evidence[:, : seconds * per_second].reshape(len(conditions.causes), seconds, per_second)
+        held = evidence.max(axis=2) >= _HELD
+        excess, expected = excess[-seconds:], expected[-seconds:]
+        busy = expected > 0
+        clear = ~held.any(axis=0) & busy
+        found = {}
+        for row, cause in enumerate(conditions.causes):
+            during = held[row] & busy
+            # Without any condition, if there is enough of that: another fault is no measure of health.
+            without = clear if clear.sum() >= _CLEAR else ~held[row] & busy
+            if during.sum() < _LEAST or without.sum() < _LEAST:
+                continue
+            high = excess[during].sum() / expected[during].sum()
+            low = excess[without].sum() / expected[without].sum()
+            found[cause] = float((high + _BASE) / (low + _BASE))
+        return found
+
+
+def weight(lift: float | None) -> float:
+    """How much a claim counts: all of it from a lift of 2 on, or where the lift is not known; a tenth at 1."""
+    if lift is None:
+        return 1.0
+    return float(np.interp(lift, [_NONE, _FULL], [_LITTLE, 1.0]))

@@ -1,0 +1,100 @@
+"""Divides an excess among what may have caused it. Conserved: what is divided is the excess, no more and no less.
+
+Three steps, for each slow stretch:
+
+1. What load explains is worked out: the prompt tokens of others that were computed in it, by what such a token costs;
+   what a larger batch or a longer context adds to a step, by what is expected of them.
+2. Conditions claim the rest. A claim is as large as the condition can have cost (its cap: a clock that fell by 29 %
+   makes work longer by 0.29 / 0.71 of it, a process that was stopped for 0.4 s adds 0.4 s), times how sure it is, times
+   what its lift says. Claims that are more than the rest share it in proportion.
+3. What is left is unexplained, except that load may have cost somewhat more than was worked out.
+
+A batch that grows because the hardware is slow is the hardware's: where a condition is sure and no more requests came
+than usual, what the batch adds goes to step 2. A straggler that has a reason of its own is not the reason.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumon.catalogue import CAUSES
+from gpumon.explain.board import CELL_S
+from gpumon.explain.causes import INDEX, LOAD, SLOWING, UNEXPLAINED, is_fault
+
+Array = NDArray[np.float64]
+
+_UNSURE: Final = 0.15
+_SURE: Final = 0.7
+_ROOM: Final = 1.3
+"""Times its cap that a condition may claim: caps are as exact as sampling is."""
+_STRETCH: Final = 0.5
+"""Part of its worth by which load may have cost more."""
+_SLOWING: Final = np.array([cause in SLOWING for cause in CAUSES])
+_SPECIFIC: Final = np.array([is_fault(cause) and cause != "straggler" for cause in CAUSES])
+_FAULT: Final = np.array([is_fault(cause) for cause in CAUSES])
+_STRAGGLER, _UNEXPLAINED = INDEX["straggler"], INDEX[UNEXPLAINED]
+_LOAD: Final = np.array([cause in LOAD for cause in CAUSES])
+
+
+class Claims(NamedTuple):
+    """What is known of n slow stretches."""
+
+    excess_s: Array
+    """(n,)"""
+    actual_s: Array
+    expected_s: Array
+    load_s: Array
+    """(n, CAUSES): seconds that load is worth; 0 elsewhere."""
+    evidence: Array
+    """(n, CAUSES)"""
+    lost: Array
+    """(n, CAUSES): mean share of the time around that each condition can have taken."""
+    weights: Array
+    """(CAUSES,): by lift."""
+    grown: NDArray[np.bool_]
+    """(n,): whether more came than usual."""
+
+
+def sureness(evidence: Array) -> Array:
+    """Evidence as a weight: none below 0.15, all from 0.7 on. What is likely is taken for true: shares are of causes,
+    not of probabilities."""
+    return np.asarray(np.clip((evidence - _UNSURE) / (_SURE - _UNSURE), 0.0, 1.0))
+
+
+def divide(claims: Claims) -> Array:
+    """Seconds by stretch and cause, shape (n, CAUSES). Rows add up to the excess; none is negative."""
+    excess = claims.excess_s
+    sure = sureness(claims.evidence)
+    specific = np.where(_SPECIFIC, sure * claims.weights, 0.0).max(axis=1)
+    sure[:, _STRAGGLER] *= 1 - specific
+    load = claims.load_s.copy()
+    # Whatever the load is worth, it is no more than the excess.
+    load *= np.minimum(1.0, excess / np.maximum(load.sum(axis=1), 1e-12))[:, None]
+    faults = np.where(_FAULT, sure * claims.weights, 0.0).max(axis=1)
+    behind = np.where(claims.grown, 0.0, faults)
+    for cause in ("batch_growth", "long_context"):
+        load[:, INDEX[cause]] *= 1 - behind
+    sure[:, _LOAD] *= 1 - behind[:, None]
+    rest = excess - load.sum(axis=1)
+    # Work that is longer by a factor, or time in which nothing went on: that may all be in this one step.
+    work = claims.expected_s + load.sum(axis=1)
+    around = np.maximum(claims.actual_s, CELL_S)
+    slowed = work[:, None] * claims.lost / np.maximum(1 - claims.lost, 1e-3)
+    stopped = around[:, None] * claims.lost
+    bounds = _ROOM * np.where(_SLOWING, slowed, np.maximum(slowed, stopped))
+    wanted = sure * claims.weights * np.minimum(bounds, rest[:, None])
+    sums = wanted.sum(axis=1)
+    wanted *= np.minimum(1.0, np.divide(rest, sums, out=np.ones(len(rest)), where=sums > 0))[:, None]
+    left = np.maximum(rest - wanted.sum(axis=1), 0.0)
+    worth = load.sum(axis=1)
+    more = np.minimum(left, _STRETCH * worth)
+    load *= (1 + np.divide(more, worth, out=np.zeros(len(worth)), where=worth > 0))[:, None]
+    shares = load + wanted
+    shares[:, _UNEXPLAINED] += np.maximum(excess - shares.sum(axis=1), 0.0)
+    # Rounding: the sum is the excess.
+    total = shares.sum(axis=1)
+    shares *= np.divide(excess, total, out=np.zeros(len(total)), where=total > 0)[:, None]
+    return np.asarray(shares)

@@ -1,0 +1,131 @@
+"""What a group usually bears: batch, context, arrivals, prompts, waits; and what computing prompts costs it.
+
+Medians of the newest values from times that no incident touches; where there are none such yet, of all. Small rings:
+30 kB a group.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LEAST: Final = 8
+_LENGTHS: Final = 24
+"""Buckets of prompt lengths, each twice the one before."""
+_EACH: Final = 64
+
+
+class Ring:
+    """The newest values of something."""
+
+    __slots__ = ("_count", "_known", "_values")
+
+    def __init__(self, size: int = 256) -> None:
+        self._values = np.zeros(size)
+        self._count = 0
+        self._known: tuple[float, float, float] | None = None
+
+    def __len__(self) -> int:
+        return min(self._count, len(self._values))
+
+    def add(self, value: float) -> None:
+        self._values[self._count % len(self._values)] = value
+        self._count += 1
+        self._known = None
+
+    def figures(self) -> tuple[float, float, float] | None:
+        """Median, mean, and what one in twenty is above; None with fewer than eight values."""
+        if len(self) < _LEAST:
+            return None
+        if self._known is None:
+            values = self._values[: len(self)]
+            median, high = np.quantile(values, (0.5, 0.95)).tolist()
+            self._known = (median, float(values.mean()), high)
+        return self._known
+
+
+class Usual:
+    """One figure: calm values where there are enough, else all."""
+
+    __slots__ = ("_all", "_calm")
+
+    def __init__(self, size: int = 256) -> None:
+        self._calm = Ring(size)
+        self._all = Ring(size)
+
+    def add(self, value: float, *, calm: bool) -> None:
+        if calm:
+            self._calm.add(value)
+        if len(self._calm) < _LEAST:
+            self._all.add(value)
+
+    def value(self) -> float | None:
+        """The median; None while too little is known."""
+        known = self._figures()
+        return known[0] if known is not None else None
+
+    def mean(self) -> float | None:
+        """Likewise, the mean."""
+        known = self._figures()
+        return known[1] if known is not None else None
+
+    def high(self) -> float | None:
+        """Likewise, what one in twenty is above."""
+        known = self._figures()
+        return known[2] if known is not None else None
+
+    def _figures(self) -> tuple[float, float, float] | None:
+        return self._calm.figures() or self._all.figures()
+
+
+class ByLength:
+    """Seconds by the length of a prompt: a median for each doubling, interpolated between them."""
+
+    def __init__(self) -> None:
+        self._buckets = [Usual(_EACH) for _ in range(_LENGTHS)]
+        self._lengths = [Usual(_EACH) for _ in range(_LENGTHS)]
+        self._known: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+    def add(self, length: float, seconds: float, *, calm: bool) -> None:
+        bucket = min(_LENGTHS - 1, int(np.log2(max(length, 1.0))))
+        self._buckets[bucket].add(seconds, calm=calm)
+        self._lengths[bucket].add(length, calm=calm)
+        self._known = None
+
+    def at(self, lengths: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Of prompts of these lengths; None while nothing is known. Beyond what is known the nearest counts."""
+        if self._known is None:
+            pairs = [
+                (where, value)
+                for length, bucket in zip(self._lengths, self._buckets, strict=True)
+                if (value := bucket.value()) is not None and (where := length.value()) is not None
+            ]
+            table = np.array(sorted(pairs)).reshape(-1, 2)
+            self._known = (table[:, 0], table[:, 1])
+        known, typical = self._known
+        return np.asarray(np.interp(lengths, known, typical), dtype=np.float64) if len(known) else None
+
+
+class Load:
+    """What is usual of a group's load."""
+
+    def __init__(self) -> None:
+        self.running = Usual()
+        """Requests decoding at a time."""
+        self.context = Usual()
+        """Tokens of context of one of them."""
+        self.arrivals = Usual()
+        """Requests per second, over half a minute."""
+        self.brought = Usual()
+        """Prompt tokens to be computed per second, likewise."""
+        self.queue_s = Usual()
+        self.computed = Usual()
+        """Prompt tokens to be computed, of a request."""
+        self.beside = Usual()
+        """Those of others that are computed during a request's own prefill."""
+        self.prompt_s = ByLength()
+        """From admission to the first token, by prompt tokens to be computed."""
+        self.token_s = ByLength()
+        """What a prompt token adds to a step of the others, by the length of its prompt."""

@@ -1,0 +1,147 @@
+"""The JSON API's part about slow tokens: one trace, those that were late, and the diagnosis of a period.
+
+Times are unix seconds. What is asked is bounded; handlers run in FastAPI's worker threads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import APIRouter, HTTPException, Query
+from pydantic import AfterValidator
+
+from gpumon.catalogue import CAUSES
+from gpumon.explain.diagnosis.model import Diagnosis, Surface
+from gpumon.explain.explained import Explained
+from gpumon.web.explanation import Late, Trace, late, trace
+
+SINCE_S: Final = 1800.0
+SINCE_MAX_S: Final = 7200.0
+QUANTILE: Final = 0.95
+NAME_MAX: Final = 256
+
+
+def _trace_id(text: str) -> str:
+    # fullmatch, for $ would let a line break through.
+    if not re.fullmatch(r"[0-9a-fA-F]{32}", text):
+        raise ValueError("a trace id is 32 hexadecimal digits")
+    return text.lower()
+
+
+def _known_cause(cause: str) -> str:
+    if cause not in CAUSES:
+        raise ValueError(f"no cause; they are {', '.join(CAUSES)}")
+    return cause
+
+
+TraceId = Annotated[str, AfterValidator(_trace_id)]
+Cause = Annotated[str, AfterValidator(_known_cause)]
+
+
+class DiagnoseQuery(NamedTuple):
+    """What is to be diagnosed."""
+
+    since_s: float = SINCE_S
+    """Seconds back from now."""
+    server: str | None = None
+    """Kind of server; None: all."""
+    model: str | None = None
+    x: str | None = None
+    """Attributes of the response surface; None: those that vary."""
+    y: str | None = None
+    quantile: float = QUANTILE
+    """Of the response surface."""
+
+
+class QueryError(Exception):
+    """A question that cannot be answered as it stands. One line that says what was expected."""
+
+
+_Since = Annotated[float, Query(gt=0.0, le=SINCE_MAX_S, allow_inf_nan=False, description="Seconds back from now.")]
+_Name = Annotated[str | None, Query(max_length=NAME_MAX)]
+_Attribute = Annotated[str | None, Query(max_length=64, description="Attribute of requests: prompt_tokens, tenant, …")]
+_Quantile = Annotated[float, Query(ge=0.01, le=0.999, allow_inf_nan=False, description="Of the response surface.")]
+
+
+def explain_routes(
+    find: Callable[[str], list[Explained]],
+    newest: Callable[[], Sequence[Explained]],
+    to_unix: Callable[[float], float],
+) -> APIRouter:
+    """find: requests of a trace, by its id in lower case; none where it is not known. newest: of those kept, the newest
+    first. to_unix: unix time of steady seconds."""
+    router = APIRouter(prefix="/api/v1")
+
+    @router.get("/explain", responses={404: {"description": "It is not known, not yet, or not any more."}})
+    def explain(trace_id: Annotated[TraceId, Query(description="32 hex digits.")]) -> Trace:
+        """Why the tokens of one trace were slow: its requests, their gaps, and the causes under each."""
+        found = find(trace_id)
+        if not found:
+            raise HTTPException(
+                404,
+                "nothing is known of this trace: a request is explained some seconds after it ended, and the newest "
+                "ones are kept; /api/v1/explained lists them",
+            )
+        return trace(trace_id, found, to_unix)
+
+    @router.get("/explained")
+    def explained(
+        model: _Name = None,
+        cause: Annotated[Cause | None, Query(description="The main one.")] = None,
+        min_excess: Annotated[float, Query(ge=0.0, allow_inf_nan=False, description="Seconds.")] = 0.0,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    ) -> list[Late]:
+        """Requests that were slow, at least in part, the newest first."""
+        chosen: list[Late] = []
+        for each in newest():
+            if len(chosen) == limit:
+                break
+            if each.excess_s <= 0.0 or each.excess_s < min_excess or model not in (None, each.record.model):
+                continue
+            if cause is None or next(iter(each.by_cause()), "") == cause:
+                chosen.append(late(each, to_unix))
+        return chosen
+
+    return router
+
+
+def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter:
+    """diagnose: may raise QueryError."""
+    router = APIRouter(prefix="/api/v1")
+
+    def answer(query: DiagnoseQuery) -> Diagnosis:
+        try:
+            return diagnose(query)
+        except QueryError as error:
+            raise HTTPException(422, str(error)) from error
+
+    @router.get("/diagnose", responses={422: {"description": "It cannot be answered as it stands."}})
+    def diagnosis(
+        since: _Since = SINCE_S,
+        server: _Name = None,
+        model: _Name = None,
+        x: _Attribute = None,
+        y: _Attribute = None,
+        quantile: _Quantile = QUANTILE,
+    ) -> Diagnosis:
+        """Why tokens were slow: the causes with the seconds lost, what was different, and what to do."""
+        return answer(DiagnoseQuery(since, server, model, x, y, quantile))
+
+    @router.get("/surface", responses={404: {"description": "Too few requests, or they do not vary."}})
+    def surface(
+        x: _Attribute = None,
+        y: _Attribute = None,
+        quantile: _Quantile = QUANTILE,
+        since: _Since = SINCE_S,
+        server: _Name = None,
+        model: _Name = None,
+    ) -> Surface:
+        """A latency's quantile over two attributes of requests; without any named, over those that vary."""
+        found = answer(DiagnoseQuery(since, server, model, x, y, quantile)).surface
+        if found is None:
+            raise HTTPException(404, "no surface: too few requests in this time, or they do not vary in two attributes")
+        return found
+
+    return router

@@ -1,0 +1,199 @@
+"""Real faults, done to one process from outside: its pages taken, its CPU taken, the process itself stopped.
+
+Each is a context manager that gives an ``Episode``: when it was, by the wall clock, and what it did by the kernel's own
+counters, which is what gpumon's numbers are compared with. Whatever a test does meanwhile, the process is left as it
+was: running, on its own CPUs, without a quota.
+
+- ``paged_out``: process_madvise(2) with MADV_PAGEOUT on the mapping of the weights. It needs ptrace access to the
+  process and CAP_SYS_NICE, or with newer kernels none of it for a child of the same user; a file that only this process
+  maps, or the kernel leaves its pages; and a disk behind it. Pages that are clean leave the page cache at once, so the
+  faults are major ones: dropping the file's cache (POSIX_FADV_DONTNEED) adds nothing, for it spares mapped pages.
+- ``starved_cpu``: sched_setaffinity(2) of all threads and of busy loops onto one CPU; no privilege.
+- ``throttled_cpu``: a quota on the process's cgroup, one of its own (``tests.live.cgroup``, which needs privileges).
+- ``stopped``: SIGSTOP, then SIGCONT.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.waiting import eventually, settle
+from tests.live.cgroup import Cgroup, ForbiddenError
+from tests.live.maps import mappings, runqueue_wait_s, stat, threads
+
+_PROCESS_MADVISE = 440  # on every architecture
+_MADV_PAGEOUT = 21
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(slots=True)
+class Episode:
+    """What was done to a process, and when, unix nanoseconds."""
+
+    start_ns: int
+    end_ns: int = 0
+    major_faults: int = 0
+    """Of the process meanwhile."""
+    waited_s: float = 0.0
+    """For a CPU, all threads together."""
+    stopped_s: float = 0.0
+    """From SIGSTOP to SIGCONT."""
+    throttled_s: float = 0.0
+    """By the quota of its cgroup."""
+
+    @property
+    def duration_s(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+@contextmanager
+def paged_out(pid: int, file: Path, *, pages: int = 1024, every_s: float = 0.1) -> Iterator[Episode]:
+    """Take so many pages of the file's mapping away, over and over: another stretch of it each time.
+
+    Raises ForbiddenError where the kernel forbids it or does not know it.
+    """
+    with _counted(pid) as episode, _Pager(pid, file, pages, every_s):
+        yield episode
+
+
+@contextmanager
+def starved_cpu(pid: int, *, loops: int = 4, cpu: int | None = None) -> Iterator[Episode]:
+    """Every thread of the process on one CPU, which it shares with so many busy loops.
+
+    cpu: which; else the last one that the process may use.
+    """
+    before = {tid: os.sched_getaffinity(tid) for tid in threads(pid)}
+    chosen = cpu if cpu is not None else max(os.sched_getaffinity(pid))
+    busy = [
+        subprocess.Popen([sys.executable, "-S", "-E", "-c", _BUSY_LOOP, str(chosen)], stdin=subprocess.DEVNULL)
+        for _ in range(loops)
+    ]
+    try:
+        for loop in busy:
+            eventually(lambda loop=loop: os.sched_getaffinity(loop.pid) == {chosen}, "a busy loop to begin")  # type: ignore[misc]
+        with _counted(pid) as episode:
+            for tid in before:
+                os.sched_setaffinity(tid, {chosen})
+            yield episode
+    finally:
+        for loop in busy:
+            loop.kill()
+        for loop in busy:
+            loop.wait()
+        for tid, cpus in before.items():
+            try:
+                os.sched_setaffinity(tid, cpus)
+            except ProcessLookupError:
+                pass  # a thread may end at any time
+
+
+@contextmanager
+def throttled_cpu(pid: int, cgroup: Cgroup, *, cpus: float = 0.3) -> Iterator[Episode]:
+    """No more than so many CPUs. cgroup: of the process."""
+    before_s = cgroup.throttled_s
+    with _counted(pid) as episode, cgroup.limited(cpus):
+        yield episode
+    episode.throttled_s = cgroup.throttled_s - before_s
+
+
+@contextmanager
+def stopped(pid: int, seconds: float) -> Iterator[Episode]:
+    """Stopped for so long when the block begins; how long it was is in the episode."""
+    with _counted(pid) as episode:
+        begun_s = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: stat(pid).state == "T", "the process to stop", every_s=0.001)
+            settle(seconds)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        episode.stopped_s = time.monotonic() - begun_s
+        yield episode
+
+
+@contextmanager
+def _counted(pid: int) -> Iterator[Episode]:
+    faults, waited_s = stat(pid).major_faults, runqueue_wait_s(pid)
+    episode = Episode(time.time_ns())
+    try:
+        yield episode
+    finally:
+        episode.end_ns = time.time_ns()
+        episode.major_faults = stat(pid).major_faults - faults
+        episode.waited_s = runqueue_wait_s(pid) - waited_s
+
+
+class _Pager:
+    """Pages out in a thread, from the beginning to the end of its block."""
+
+    def __init__(self, pid: int, file: Path, pages: int, every_s: float) -> None:
+        self._ranges = mappings(pid, file)
+        assert self._ranges, f"{file} is not mapped by process {pid}"
+        self._bytes = pages * PAGE_BYTES
+        self._every_s = every_s
+        self._pidfd = os.pidfd_open(pid)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="pager", daemon=True)
+        self._at = 0
+        self.error: ForbiddenError | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._page_out()
+        except ForbiddenError:
+            os.close(self._pidfd)
+            raise
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        os.close(self._pidfd)
+        assert self.error is None, self.error
+
+    def _go_on(self) -> None:
+        try:
+            while not self._stop.wait(self._every_s):
+                self._page_out()
+        except ForbiddenError as error:
+            self.error = error
+
+    def _page_out(self) -> None:
+        start, end = max(self._ranges, key=lambda found: found[1] - found[0])
+        begin = start + self._at % (end - start)
+        self._at += self._bytes
+        _madvise(self._pidfd, begin, min(self._bytes, end - begin))
+
+
+class _Stretch(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def _madvise(pidfd: int, start: int, length: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    stretch = _Stretch(start, length)
+    done = libc.syscall(
+        *(ctypes.c_long(_PROCESS_MADVISE), ctypes.c_int(pidfd), ctypes.byref(stretch), ctypes.c_size_t(1)),
+        *(ctypes.c_int(_MADV_PAGEOUT), ctypes.c_uint(0)),
+    )
+    code = ctypes.get_errno()
+    if done < 0 and code == errno.ESRCH:
+        return  # it ended
+    if done < 0:
+        raise ForbiddenError(f"process_madvise(MADV_PAGEOUT): {os.strerror(code)}")
+
+
+_BUSY_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"

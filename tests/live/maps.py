@@ -1,0 +1,42 @@
+"""What /proc says of one process: where a file is mapped, its faults, its state. Of the tests themselves, not gpumon's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Stat(NamedTuple):
+    """Of /proc/<pid>/stat."""
+
+    state: str
+    minor_faults: int
+    major_faults: int
+
+
+def mappings(pid: int, file: Path) -> list[tuple[int, int]]:
+    """Start and end of every mapping of the file in the process."""
+    found = []
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5] == str(file):
+            start, _, end = fields[0].partition("-")
+            found.append((int(start, 16), int(end, 16)))
+    return found
+
+
+def stat(pid: int) -> Stat:
+    """As it is now."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Stat(fields[0], int(fields[7]), int(fields[9]))
+
+
+def threads(pid: int) -> list[int]:
+    """Thread ids."""
+    return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+
+
+def runqueue_wait_s(pid: int) -> float:
+    """Seconds that the threads there are now have waited for a CPU."""
+    waits = [Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[1] for tid in threads(pid)]
+    return sum(int(wait) for wait in waits) / 1e9
