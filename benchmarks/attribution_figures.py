@@ -105,7 +105,7 @@ class RunFigures:
     seed: int
     requests: int
     missing: int
-    """Requests of which nothing was said."""
+    """Those that had a token, and of which nothing was said."""
     confusion: Counter[tuple[str, str, str]]
     """Truly slow phases by phase, dominant cause and answer."""
     faults: list[FaultFigures]

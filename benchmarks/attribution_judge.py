@@ -175,7 +175,7 @@ def judge_run(
         name=name,
         seed=seed,
         requests=len(requests),
-        missing=sum(not request.explained for request in requests),
+        missing=sum(not request.explained for request in requests if request.phases),
         confusion=_confusion(requests),
         faults=[_of_fault(fault, faults, requests, before) for fault in faults if fault.cause is not None],
         pair=_pair(faults, requests, before) if name.startswith("pair_") else None,

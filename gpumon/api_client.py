@@ -8,6 +8,7 @@ wrong raises ApiError with one line for a person: nothing there, not allowed, no
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import socket
@@ -26,8 +27,6 @@ DEFAULT_URL: Final = "http://127.0.0.1:9450"
 USER: Final = "GPUMON_API_USER"
 PASSWORD: Final = "GPUMON_API_PASSWORD"  # noqa: S105 - the name of a variable
 TOKEN: Final = "GPUMON_API_TOKEN"  # noqa: S105 - likewise
-VARIABLES: Final = frozenset({USER, PASSWORD, TOKEN})
-"""Of the environment. They are no part of the configuration."""
 TIMEOUT_S: Final = 30.0
 LIMIT_BYTES: Final = 32 << 20
 _DETAIL_MAX: Final = 400
@@ -104,13 +103,13 @@ class Api:
         try:
             connection = self._open(deadline_s)
             connection.request("GET", target, headers=self._headers())
-            response = connection.getresponse()
-            body = response.read(self._limit_bytes + 1)
-            if len(body) > self._limit_bytes:
-                raise TooLongError
-            if response.length:
-                raise http.client.IncompleteRead(b"", response.length)
-            return response.status, body
+            with contextlib.closing(connection.getresponse()) as response:
+                body = response.read(self._limit_bytes + 1)
+                if len(body) > self._limit_bytes:
+                    raise TooLongError
+                if response.length:
+                    raise http.client.IncompleteRead(b"", response.length)
+                return response.status, body
         except (OSError, TooLongError, http.client.HTTPException, ValueError) as error:  # ValueError: an odd length
             raise self._failure(error) from error
         finally:
@@ -167,7 +166,7 @@ class Api:
         return ApiError(f"no gpumon answers at {self.address}: {why}; --url says where it listens")
 
     def _refused(self, status: int, body: bytes) -> NoReturn:
-        detail = _detail(body)
+        detail = error_detail(body)
         if status in (401, 403):
             raise ApiError(
                 f"{self.address} wants to know who asks (HTTP {status}): {USER} and {PASSWORD}, or {TOKEN}, say it"
@@ -222,11 +221,13 @@ def _authorization(environ: Mapping[str, str]) -> str:
 def _tls(ca: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca)
-    except OSError as error:  # ssl.SSLError among them
-        raise QuestionError(f"--ca: {ca}: {error.strerror or 'no certificates in it'}") from error
+    except ssl.SSLError as error:
+        raise QuestionError(f"--ca: {ca}: no certificates in it") from error
+    except OSError as error:
+        raise QuestionError(f"--ca: {ca}: {error.strerror}") from error
 
 
-def _detail(body: bytes) -> str:
+def error_detail(body: bytes) -> str:
     """What FastAPI says is wrong, as one printable line; empty where it is something else's words."""
     try:
         said = json.loads(body[: 1 << 20])

@@ -299,9 +299,11 @@ class App:
         from gpumon.tracing import Taps, Tracing  # protobuf and what else only traces need
 
         detection = self.detecting.detection if self.detecting is not None else None
+        explanation = self.detecting.explanation if self.detecting is not None else None
         taps = Taps(
             detection.offer_requests if detection is not None else None,
             detection.offer_collective if detection is not None else None,
+            explanation.of_span if explanation is not None else None,
             self._recording.body if self._recording is not None else None,
         )
         files = self._machine.ports.files

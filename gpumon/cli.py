@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
@@ -21,9 +22,13 @@ import click
 from gpumon import __version__
 
 if TYPE_CHECKING:
+    from gpumon.api_client import ApiError
     from gpumon.config import Config
     from gpumon.recording import Wish
 
+API_VARIABLES = frozenset({"GPUMON_API_USER", "GPUMON_API_PASSWORD", "GPUMON_API_TOKEN"})
+"""Of whoever asks a running gpumon, as ``api_client`` has them: no part of the configuration."""
+_TIME = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh]?)", re.ASCII)
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _OPTIONS = (
@@ -64,6 +69,14 @@ def _with_file(command: _Command) -> _Command:
     for option in (*reversed(_OPTIONS[-2:]), _OPTIONS[0]):
         command = option(command)
     return command
+
+
+def _asking(command: _Command) -> _Command:
+    """Whom to ask, for commands that ask a running gpumon."""
+    command = click.option("--ca", type=click.Path(path_type=Path, dir_okay=False), help="Whom to trust for TLS.")(
+        command
+    )
+    return click.option("--url", metavar="URL", help="Of a running gpumon; default: http://127.0.0.1:9450.")(command)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -195,25 +208,124 @@ def simulate(
         raise _ConfigurationError(str(err)) from err
 
 
-@commands.command(short_help="Print an incident's flight recording.")
+@commands.command(short_help="Say why the tokens of one request were slow.")
+@click.argument("trace_id")
+@_asking
+@click.option("--all", "everything", is_flag=True, help="Every slow gap and every mean, not only what stands out.")
+@click.option("--json", "json_output", is_flag=True, help="For scripts.")
+def explain(trace_id: str, url: str | None, ca: Path | None, everything: bool, json_output: bool) -> int:
+    """Say why the tokens of the request with this TRACE_ID were slow: the gaps, the causes, and what to do.
+
+    Asks a running gpumon. Where it wants to know who asks, GPUMON_API_USER and GPUMON_API_PASSWORD, or
+    GPUMON_API_TOKEN say it. Exit status: 0 told, 1 not known or no gpumon there, 2 wrong arguments.
+    """
+    wanted = trace_id.strip().lower()
+    if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
+        raise click.BadParameter(f"{trace_id[:40]!r}: expected 32 hexadecimal digits", param_hint="TRACE_ID")
+    from gpumon.api_client import DEFAULT_URL, Api, ApiError
+    from gpumon.explained_text import render
+    from gpumon.terminal import console_for
+    from gpumon.web.explanation import Trace
+
+    try:
+        trace = Api(url or DEFAULT_URL, os.environ, ca).get("explain", Trace, {"trace_id": wanted})
+    except ApiError as err:
+        raise _no_answer(err) from err
+    if json_output:
+        click.echo(trace.model_dump_json(indent=2))
+    else:
+        render(console_for(sys.stdout), trace, everything)
+    return 0
+
+
+@commands.command(short_help="Say why tokens were slow.")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @_with_file
-@click.option("--incident", metavar="ID", required=True, help="Its id, the beginning of it, or `latest`.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Of the recordings; default: flights/ in state.folder.")
-@click.option("--all", "everything", is_flag=True, help="Every signal, not only the 25 that moved most.")
+@_asking
+@click.option(
+    "--since", metavar="TIME", help="How far back: 90s, 30m, 2h. Default: 30m; of a FILE, all of it, back from its end."
+)
+@click.option("--server", metavar="KIND", default="", help="Of this kind of server alone, such as vllm.")
+@click.option("--model", metavar="NAME", default="", help="Of this model alone.")
+@click.option("--x", metavar="ATTRIBUTE", default="", help="Of the response surface: prompt_tokens, tenant, …")
+@click.option("--y", metavar="ATTRIBUTE", default="", help="Likewise.")
+@click.option("--quantile", metavar="RATIO", type=click.FloatRange(0.01, 0.999), help="Of it; default: 0.95.")
+@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a report with plots, too.")
+@click.option("--incident", metavar="ID", help="Instead: its flight recording; `latest`, or the beginning of its id.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Of those; default: flights/ in state.folder.")
+@click.option("--all", "everything", is_flag=True, help="Everything, not only what has something to say.")
 @click.option("--json", "json_output", is_flag=True, help="For scripts.")
 def diagnose(
+    file: Path | None,
     path: Path | None,
-    incident: str,
+    url: str | None,
+    ca: Path | None,
+    since: str | None,
+    server: str,
+    model: str,
+    x: str,
+    y: str,
+    quantile: float | None,
+    page: Path | None,
+    incident: str | None,
     folder: Path | None,
     everything: bool,
     json_output: bool,
     **flags: str | None,
 ) -> int:
-    """Print an incident's flight recording: evidence, what to do, every signal before, during and after."""
-    config = _load(path, flags)
-    from gpumon.record import diagnose_incident
+    """Say why tokens were slow: the causes with the seconds lost, what was different, and what to do.
 
-    return diagnose_incident.main(config, incident, folder, json_output, None if everything else 25)
+    Asks a running gpumon, or goes through FILE, a recording that `gpumon record` made. With --incident: prints an
+    incident's flight recording, with every signal before, during and after. Exit status: 0 told, 1 there is no answer,
+    2 wrong arguments.
+    """
+    asks: dict[str, object] = {"--since": since, "--server": server, "--model": model, "--x": x, "--y": y}
+    asks |= {"--quantile": quantile, "--html": page}
+    whom: dict[str, object] = {"--url": url, "--ca": ca}
+    if incident is not None:
+        _refuse("--incident", {"FILE": file, **asks, **whom})
+        config = _load(path, flags)
+        from gpumon.record import diagnose_incident
+
+        return diagnose_incident.main(config, incident, folder, json_output, None if everything else 25)
+    _refuse("no --incident", {"--folder": folder})
+    if file is not None:
+        _refuse("a FILE", whom)
+    since_s = _since(since)
+    config = _load(path, flags)
+    _quiet(config)
+    if page is not None and not page.parent.is_dir():  # said before a recording is gone through
+        raise _FailedError(f"{page}: there is no such folder")
+    from gpumon import diagnosed
+    from gpumon.api_client import DEFAULT_URL, ApiError
+    from gpumon.detect.detectors import DetectConfigError
+    from gpumon.record.format import FormatError
+    from gpumon.web.questions import QUANTILE, SINCE_MAX_S, SINCE_S, DiagnoseQuery
+
+    if file is None and since_s is not None and since_s > SINCE_MAX_S:
+        raise click.BadParameter(
+            f"{since}: a running gpumon knows at most {SINCE_MAX_S / 3600:g}h", param_hint="--since"
+        )
+    query = DiagnoseQuery(since_s or SINCE_S, server, model, x, y, QUANTILE if quantile is None else quantile)
+    form = diagnosed.Form(json_output, page, everything)
+    try:
+        if file is None:
+            diagnosed.of_daemon(url or DEFAULT_URL, os.environ, ca, query, form)
+        else:
+            diagnosed.of_recording(file, config, since_s, query, form)
+    except ApiError as err:
+        raise _no_answer(err) from err
+    except diagnosed.WrongAttributeError as err:
+        raise _ConfigurationError(str(err)) from err
+    except (FormatError, diagnosed.AskError) as err:
+        raise _FailedError(str(err)) from err
+    except BrokenPipeError:
+        raise
+    except OSError as err:
+        raise _FailedError(f"{err.filename}: {err.strerror}" if err.filename is not None else str(err)) from err
+    except DetectConfigError as err:
+        raise _ConfigurationError(str(err)) from err
+    return 0
 
 
 @commands.command()
@@ -260,7 +372,8 @@ def _loader(path: Path | None, options: dict[str, str | None]) -> Callable[[], C
     from gpumon.config_load import load
 
     flags = {"--" + name.replace("_", "-"): value for name, value in options.items()}
-    return partial(load, path, os.environ, flags)
+    environ = {name: value for name, value in os.environ.items() if name not in API_VARIABLES}
+    return partial(load, path, environ, flags)
 
 
 def _load(path: Path | None, options: dict[str, str | None]) -> Config:
@@ -284,6 +397,24 @@ def _speed(text: str) -> float | None:
     if not 0.01 <= times <= 1e6:
         raise click.BadParameter(f"{text[:40]!r}: expected max, or a number from 0.01 to 1000000", param_hint="--speed")
     return times
+
+
+def _since(text: str | None) -> float | None:
+    """Seconds; None where nothing was said."""
+    if text is None:
+        return None
+    told = _TIME.fullmatch(text.strip())
+    seconds = float(told[1]) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}[told[2]] if told is not None else 0.0
+    if seconds < 1.0:
+        raise click.BadParameter(f"{text[:40]!r}: expected a time such as 90s, 30m or 2h", param_hint="--since")
+    return seconds
+
+
+def _refuse(beside: str, given: Mapping[str, object]) -> None:
+    """Arguments that mean nothing beside others."""
+    for name, value in given.items():
+        if value is not None and value != "":
+            raise click.UsageError(f"{name} means nothing with {beside}")
 
 
 def _quiet(config: Config) -> None:
@@ -324,6 +455,13 @@ class _FailedError(click.ClickException):
 
     def show(self, file: IO[str] | None = None) -> None:
         click.echo(f"gpumon: {self.message}", file=file, err=True)
+
+
+def _no_answer(err: ApiError) -> click.ClickException:
+    """Exit code 2 where the question is wrong, 1 where there is no answer to it."""
+    from gpumon.api_client import QuestionError
+
+    return _ConfigurationError(str(err)) if isinstance(err, QuestionError) else _FailedError(str(err))
 
 
 class _ConfigurationError(click.ClickException):

@@ -25,8 +25,7 @@ from gpumon.explain.diagnosis.model import (
     Surface,
     Timeline,
 )
-from gpumon.record.comparison import shown
-from gpumon.terminal import percent, printable, title_of
+from gpumon.terminal import figure, percent, printable, title_of
 
 Figure = dict[str, Any]
 """``data`` and ``layout``, as Plotly.newPlot takes them."""
@@ -38,6 +37,8 @@ _VERDICTS: Final = {"bad": "#c0392b", "suspect": "#d4ac0d", "ok": "#27ae60", "un
 _LONGEST: Final = 3.0
 """Change at which a bar ends: of 467 % the figure tells, not the length."""
 _ROW_PX: Final = 26
+_SECOND: Final = {"overlaying": "y", "side": "right", "rangemode": "tozero", "tickmode": "auto", "showgrid": False}
+"""An axis on the right, with ticks of its own."""
 _MARGIN: Final = {"l": 60, "r": 20, "t": 20, "b": 50}
 
 
@@ -89,7 +90,8 @@ def _causes(causes: Sequence[CauseLost]) -> Figure:
 
 
 def _timeline(timeline: Timeline) -> Figure:
-    times = [_moment(timeline.start + number * timeline.step_seconds) for number in range(len(timeline.excess))]
+    # A bar stands on the middle of its cell.
+    times = [_moment(timeline.start + (number + 0.5) * timeline.step_seconds) for number in range(len(timeline.excess))]
     left = [*timeline.excess]
     data: list[Figure] = []
     for cause, values in timeline.by_cause.items():
@@ -110,7 +112,7 @@ def _timeline(timeline: Timeline) -> Figure:
         }
     )
     layout = _layout(xaxis={"type": "date", "title": {"text": "UTC"}}, yaxis={"title": {"text": "seconds lost"}})
-    layout["yaxis2"] = {"title": {"text": "P95, s"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
+    layout["yaxis2"] = _SECOND | {"title": {"text": "P95, s"}}
     more = {"barmode": "stack", "bargap": 0, "height": 380, "legend": {"orientation": "h", "y": -0.3}}
     return {"data": data, "layout": layout | more | {"margin": _MARGIN | {"r": 60}}}
 
@@ -122,7 +124,7 @@ def _stacked(times: Sequence[str], values: Sequence[float], name: str, shade: st
 def _before_during(compared: BeforeDuring) -> Figure:
     changes = [each for each in compared.changes if each.change is not None][:16][::-1]
     told = [
-        f"{shown(each.before, each.unit)} → {shown(each.during, each.unit)} ({100 * (each.change or 0.0):+,.0f} %)"
+        f"{figure(each.before, each.unit)} → {figure(each.during, each.unit)} ({100 * (each.change or 0.0):+,.0f} %)"
         for each in changes
     ]
     bar = {
@@ -211,7 +213,7 @@ def _contexts(profile: ContextProfile) -> Figure:
     ]
     layout = _layout(xaxis=_names() | {"title": {"text": "context, tokens"}}, yaxis={"title": {"text": "s"}})
     layout["yaxis"] |= {"type": "log", "dtick": "D2"}
-    layout["yaxis2"] = {"title": {"text": "tokens/s"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
+    layout["yaxis2"] = _SECOND | {"title": {"text": "tokens/s"}}
     more = {"height": 380, "legend": {"orientation": "h", "y": -0.25}, "margin": _MARGIN | {"r": 60}}
     return {"data": data, "layout": layout | more}
 

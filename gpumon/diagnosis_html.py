@@ -35,7 +35,7 @@ from gpumon.explain.diagnosis.model import (
     Surface,
 )
 from gpumon.record.comparison import shown, shown_duration, shown_time
-from gpumon.terminal import percent, printable, title_of
+from gpumon.terminal import bound, figure, percent, printable, title_of
 
 
 class Html(str):
@@ -62,7 +62,7 @@ th,td{padding:.25rem .8rem .25rem 0;text-align:right;vertical-align:top;border-b
 th.t,td.t{text-align:left}tr.mark td{background:#fdecea}
 .bad,.critical{color:#b03a2e;font-weight:600}.suspect,.warning{color:#9a7d0a;font-weight:600}.ok{color:#1e8449}
 .unknown,.info{color:#666}.chip{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
-code{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1rem .3rem}.plot:empty{display:none}
+code{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1rem .3rem}
 """
 
 
@@ -156,9 +156,9 @@ def _matrix(rows: Sequence[MatrixRow]) -> str:
     told = [
         (
             row.title,
-            row.healthy,
-            shown(row.slow_mean, row.unit),
-            shown(row.other_mean, row.unit),
+            bound(row.healthy, row.unit),
+            figure(row.slow_mean, row.unit),
+            figure(row.other_mean, row.unit),
             f"{row.effect:+.2f}" if row.effect is not None else "-",
             signed(row.r),
             f"{row.n:,}",
@@ -179,8 +179,8 @@ def _before_during(compared: BeforeDuring, plots: dict[str, Figure]) -> str:
     rows = [
         (
             each.title,
-            shown(each.before, each.unit),
-            shown(each.during, each.unit),
+            figure(each.before, each.unit),
+            figure(each.during, each.unit),
             f"{100 * each.change:+,.0f} %" if each.change is not None else "-",
         )
         for each in compared.changes

@@ -26,7 +26,7 @@ from gpumon.explain.diagnosis.model import (
     Verdict,
 )
 from gpumon.record.comparison import shown, shown_duration
-from gpumon.terminal import colour_of, percent, printable, table, title_of
+from gpumon.terminal import bound, colour_of, figure, percent, printable, table, title_of
 
 _SUSPICIOUS = ("bad", "suspect")
 _VERDICTS: Final[dict[Verdict, str]] = {"bad": "bold red", "suspect": "yellow", "ok": "green", "unknown": "dim"}
@@ -43,9 +43,9 @@ def matrix(rows: Sequence[MatrixRow], everything: bool) -> Lines:
     for row in chosen:
         drawn.add_row(
             Text(printable(row.title)),
-            Text(printable(row.healthy)),
-            Text(shown(row.slow_mean, row.unit)),
-            Text(shown(row.other_mean, row.unit)),
+            Text(bound(row.healthy, row.unit)),
+            Text(figure(row.slow_mean, row.unit)),
+            Text(figure(row.other_mean, row.unit)),
             Text(signed(row.r)),
             _judged(row.verdict),
         )
@@ -65,8 +65,8 @@ def before_during(compared: BeforeDuring, everything: bool) -> Lines:
     for each in chosen:
         drawn.add_row(
             Text(printable(each.title)),
-            Text(shown(each.before, each.unit)),
-            Text(shown(each.during, each.unit)),
+            Text(figure(each.before, each.unit)),
+            Text(figure(each.during, each.unit)),
             Text(f"{100 * each.change:+,.0f} %" if each.change is not None else "-"),
         )
     title = begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from gpumon.explain.causes import TABLE, UNEXPLAINED
 from gpumon.record.comparison import shown, shown_duration, shown_time
-from gpumon.terminal import bar, colour_of, heading, percent, printable, table, title_of
+from gpumon.terminal import bar, bound, colour_of, figure, heading, percent, printable, table, title_of
 from gpumon.web.explanation import Account, Explanation, Fact, Share, SlowGap, Tokens, Trace
 
 GAPS_SHOWN: Final = 12
@@ -60,8 +60,8 @@ def _request(console: Console, request: Explanation, everything: bool) -> None:
     if everything and request.signals:
         means = table("Mean over the request", "healthy", "", right=2)
         for signal in request.signals:
-            figure = shown(signal.value, signal.unit)
-            means.add_row(Text(printable(signal.title)), Text(printable(signal.healthy)), Text(figure))
+            told = bound(signal.healthy, signal.unit), figure(signal.value, signal.unit)
+            means.add_row(Text(printable(signal.title)), *map(Text, told))
         console.print()
         console.print(means)
     for line in _advice(request):

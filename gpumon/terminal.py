@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.causes import LOAD, TABLE, UNEXPLAINED
+from gpumon.record.comparison import shown
 
 PLAIN_WIDTH: Final = 80
 WIDTH_MAX: Final = 110
@@ -74,6 +75,24 @@ def percent(share: float) -> str:
     if 0.0 < share < 0.005:
         return "<1 %"
     return f"{100 * share:.0f} %"
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A value of a dimension: ``91 °C``, ``40/s``; ``0.97`` of a ratio or of seconds per second, as bounds are told."""
+    if unit in ("ratio", "s/s"):
+        return shown(value, "")
+    base, per_second = unit.removesuffix("/s"), unit.endswith("/s")
+    if value is not None and per_second and base != "bytes":
+        return f"{shown(value, '')}/s"
+    return shown(value, base, is_rate=per_second)
+
+
+def bound(healthy: str, unit: str) -> str:
+    """What a dimension should be: ``< 85 °C``."""
+    if not healthy or unit in ("", "ratio", "s/s"):
+        return printable(healthy)
+    spelled = {"celsius": " °C", "seconds": " s"}
+    return printable(healthy) + ("/s" if unit.endswith("/s") else spelled.get(unit, f" {printable(unit)}"))
 
 
 def table(*titles: str, right: int = 1) -> Table:

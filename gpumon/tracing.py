@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from gpumon.config import Config, EndpointConfig, parse_listen
+from gpumon.explain.explained import Explained
 from gpumon.export.annotate import Annotator, Bindings
 from gpumon.export.forward import Disk, Forwarder
 from gpumon.export.forward import Limits as ForwardLimits
@@ -47,6 +48,7 @@ from gpumon.runner import Source
 from gpumon.store import Store
 
 TICK_S = 0.5
+SETTLE_S = 4.0
 BIND_S = 5.0
 DRAIN_S = 2.0
 STORE_S = 2.0
@@ -62,6 +64,8 @@ class Taps:
     requests: Callable[[Sequence[RequestRecord]], None] | None = None
     """Requests that are complete."""
     collective: Callable[[CollectiveRecord], None] | None = None
+    explained: Callable[[bytes, bytes], Explained | None] | None = None
+    """Asked for what a request's span (trace id, span id) is to be told of the causes; it settles longer then."""
     body: Callable[[Signal, bytes, bool, str, float], None] | None = None
     """What was taken: signal, decompressed body, whether it is JSON, peer, arrival."""
 
@@ -110,7 +114,10 @@ class Tracing:
         )
         self._bindings = Bindings()
         self._annotate = Annotator(
-            lambda: store.view(clock.now_s()), lambda trace_id, _: self._bindings.get(trace_id), self._to_steady
+            lambda: store.view(clock.now_s()),
+            lambda trace_id, _: self._bindings.get(trace_id),
+            self._to_steady,
+            self._taps.explained or (lambda trace_id, span_id: None),
         )
         self.forwarder = self._build_forwarder(config)
         otlp = config.otlp
@@ -276,7 +283,11 @@ class Tracing:
         return Forwarder(
             make_sender(endpoint, now_s, lambda: self._clock.to_unix(now_s())),
             self._clock,
-            limits=ForwardLimits(max_bytes=forward.queue_bytes),
+            limits=ForwardLimits(
+                max_bytes=forward.queue_bytes,
+                # A request is complete after two seconds and a half, and explained some time after that.
+                settle_s=SETTLE_S + (config.explain.delay_s if self._taps.explained is not None else 0.0),
+            ),
             annotate=self._annotate if forward.annotate else None,
             keep=keep_ratio(forward.ratio) if forward.keep == "ratio" else None,
             tail=(

@@ -78,9 +78,9 @@ def explained(
     if token_s is None and timed:
         token_s = token_times(late=((30, 0.4), (31, 0.1), (70, 0.3)))
     gaps = (
-        _gap(1001.0, 0.42, (THERMAL._replace(seconds=0.35), UNKNOWN._replace(seconds=0.05))),
-        _gap(1001.42, 0.12, (THERMAL._replace(seconds=0.1),)),
-        _gap(1002.32, 0.32, (PREFILL, THERMAL._replace(seconds=0.05, evidence=0.6), UNKNOWN._replace(seconds=0.05))),
+        _gap(1000.98, 0.42, (THERMAL._replace(seconds=0.35), UNKNOWN._replace(seconds=0.05))),
+        _gap(1001.40, 0.12, (THERMAL._replace(seconds=0.1),)),
+        _gap(1002.28, 0.32, (PREFILL, THERMAL._replace(seconds=0.05, evidence=0.6), UNKNOWN._replace(seconds=0.05))),
     )
     return Explained(
         record=told,

@@ -2,8 +2,8 @@
 
 r of a pair at a lag is exactly that of the samples in which both are known at that lag, as if these alone were handed
 to ``np.corrcoef``: what is missing (NaN, infinite) is left out pair by pair and lag by lag, nothing is filled in. There
-is none where fewer than ``LEAST`` samples are left, nor where one of the two does not move within them. Of the lags, the
-best is the one with the greatest absolute r, the shorter one of equals.
+is none where fewer than ``LEAST`` samples are left, nor where one of the two does not move within them. Of the lags,
+the best is the one with the greatest absolute r, the shorter one of equals.
 
 Chance. Signals that change slowly agree by chance: n samples of them are worth fewer. n_eff = n (1 - a b) / (1 + a b),
 with a and b the correlation of each with itself one sample before (Bartlett 1935, Quenouille 1947), n at most. Where r

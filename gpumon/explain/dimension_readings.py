@@ -6,32 +6,36 @@ than they are read (``detect.rates``): their rate is known at their next jump, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 from typing import Final, NamedTuple
 
 from gpumon import catalogue
 from gpumon.detect.rates import Rate, RepeatedRates
-from gpumon.detect.scene import Labels, Reading, Scene
+from gpumon.detect.scene import Labels, Scene
 from gpumon.explain.group_members import Members
 from gpumon.model import Metric
 
 
-class Scope(Enum):
-    """Of what a dimension's figures are: which labels, from the first on, name it."""
+class Scope(NamedTuple):
+    """Of what a family's series are."""
 
-    GPU = slice(1, 2)
-    PROCESS = slice(0, 5)
-    PAGE = slice(0, 3)
-    HOST = slice(0, 0)
-    MIG = slice(0, 1)
-    """The instance; its figures join those of GPUs."""
-    GPU_PROCESS = slice(2, 7)
-    """The process; its figures join those of processes."""
+    name: slice
+    """Labels that name it."""
+    end: int
+    """Where the labels begin that tell more than what it is of."""
+    parts: str
+    """What a group has of it, for people."""
 
 
-_ENDS: Final = {Scope.MIG: len(catalogue.MIG)}
-"""Where the labels begin that tell more than what it is of; where not named, at the end of the slice."""
+GPU: Final = Scope(slice(1, 2), len(catalogue.GPU), "the group's GPUs")
+MIG: Final = Scope(slice(0, 1), len(catalogue.MIG), GPU.parts)
+"""The instance; its figures join those of GPUs."""
+PROCESS: Final = Scope(slice(0, 5), len(catalogue.WORKLOAD), "the server's processes")
+GPU_PROCESS: Final = Scope(slice(2, 7), len(catalogue.GPU_WORKLOAD), PROCESS.parts)
+"""The process on a GPU; its figures join those of processes."""
+PAGE: Final = Scope(slice(0, 3), 3, "the metrics pages of its model")
+HOST: Final = Scope(slice(0, 0), 0, "the host")
 
 
 class Found(NamedTuple):
@@ -57,34 +61,37 @@ def mean(values: Sequence[float]) -> float:
 
 def level(scope: Scope, metric: Metric, *tail: str) -> Reader:
     """A gauge; where it has several series for one part, the least."""
+    name, end, _ = scope
 
     def read(scene: Scene, after_s: float) -> Found | None:
         values: dict[Labels, float] = {}
-        at_s = after_s
-        for of, value, read_s in _newer(scene, scope, metric, tail, after_s):
-            values[of] = min(value, values.get(of, value))
-            at_s = max(at_s, read_s)
-        return Found(values, at_s, at_s) if values else None
+        newest_s = after_s
+        for labels, value, at_s in scene.read(metric):
+            if at_s > after_s and labels[end:] == tail:
+                of = labels[name]
+                values[of] = min(value, values.get(of, value))
+                newest_s = max(newest_s, at_s)
+        return Found(values, newest_s, newest_s) if values else None
 
     return read
 
 
-def rate(scope: Scope, metric: Metric, *tails: Labels, add: bool = False, most: float | None = None) -> Reader:
+def rate(scope: Scope, metric: Metric, *tails: Labels, add: bool = False, most: float = math.inf) -> Reader:
     """A counter's growth per second. tails: which series count, all where none is given; of several the largest, or
     their sum with ``add``. most: the largest that can be true; timing makes shares of time pass 1 by a little.
     """
+    name, end, _ = scope
+    sought = frozenset(tails)
 
     def read(scene: Scene, after_s: float) -> Found | None:
-        stop = _ENDS.get(scope, scope.value.stop)
         values: dict[Labels, float] = {}
         longest_s, newest_s = 0.0, after_s
         for labels, amount, dt_s, at_s in scene.grown(metric):
-            if not tails or labels[stop:] in tails:
-                of, per_s = labels[scope.value], amount / dt_s
-                before = values.get(of)
-                if before is not None:
-                    per_s = before + per_s if add else max(before, per_s)
-                values[of] = per_s if most is None else min(per_s, most)
+            if not sought or labels[end:] in sought:
+                of, per_s = labels[name], amount / dt_s
+                if of in values:
+                    per_s = values[of] + per_s if add else max(values[of], per_s)
+                values[of] = min(per_s, most)
                 longest_s, newest_s = max(longest_s, dt_s), max(newest_s, at_s)
         return Found(values, newest_s - longest_s, newest_s) if values else None
 
@@ -105,18 +112,18 @@ def either(first: Reader, second: Reader) -> Reader:
 
 def ratio(scope: Scope, above: Metric, tail: Labels, below: Metric, below_tails: Iterable[Labels]) -> Reader:
     """A gauge over the sum of gauges of the same part, each with these last labels."""
+    name, end, _ = scope
     sought = tuple(below_tails)
 
     def read(scene: Scene, after_s: float) -> Found | None:
         wholes = scene.values(below)
-        stop = _ENDS.get(scope, scope.value.stop)
         values: dict[Labels, float] = {}
         at_s = after_s
         for labels, value, read_s in scene.read(above):
-            if read_s > after_s and labels[stop:] == tail:
-                parts = [part for each in sought if (part := wholes.get(labels[:stop] + each)) is not None]
+            if read_s > after_s and labels[end:] == tail:
+                parts = [part for each in sought if (part := wholes.get(labels[:end] + each)) is not None]
                 if len(parts) == len(sought) and (whole := sum(parts)) > 0:
-                    values[labels[scope.value]] = value / whole
+                    values[labels[name]] = value / whole
                     at_s = max(at_s, read_s)
         return Found(values, at_s, at_s) if values else None
 
@@ -130,7 +137,7 @@ def power_over_limit(scene: Scene, after_s: float) -> Found | None:
     at_s = after_s
     for labels, watts, read_s in scene.read(catalogue.GPU_POWER):
         limit_w = limits.get((*labels[:2], "enforced"))
-        of = labels[Scope.GPU.value]
+        of = labels[GPU.name]
         if read_s > after_s and limit_w and (labels[2] == "average" or of not in values):
             values[of] = watts / limit_w
             at_s = max(at_s, read_s)
@@ -145,7 +152,7 @@ def hardware_throttled(scene: Scene, after_s: float) -> Found | None:
     longest_s, newest_s = 0.0, after_s
     for labels, amount, dt_s, at_s in scene.grown(catalogue.GPU_THROTTLED_SECONDS):
         if labels[2] in ("hw_slowdown", "hw_thermal", "hw_power_brake"):
-            parts.setdefault(labels[Scope.GPU.value], {})[labels[2]] = amount / dt_s
+            parts.setdefault(labels[GPU.name], {})[labels[2]] = amount / dt_s
             longest_s, newest_s = max(longest_s, dt_s), max(newest_s, at_s)
     values = {
         of: min(1.0, max(0.0, by.get("hw_power_brake", 0.0), by.get("hw_slowdown", 0.0) - by.get("hw_thermal", 0.0)))
@@ -159,7 +166,7 @@ def eager_share(scene: Scene, after_s: float) -> Found | None:
     passes: dict[Labels, dict[str, float]] = {}
     longest_s, newest_s = 0.0, after_s
     for labels, amount, dt_s, at_s in scene.grown(catalogue.SERVER_GRAPH_PASSES):
-        passes.setdefault(labels[Scope.PAGE.value], {})[labels[3]] = amount
+        passes.setdefault(labels[PAGE.name], {})[labels[3]] = amount
         longest_s, newest_s = max(longest_s, dt_s), max(newest_s, at_s)
     values = {of: by.get("eager", 0.0) / total for of, by in passes.items() if (total := sum(by.values())) > 0}
     return Found(values, newest_s - longest_s, newest_s) if values else None
@@ -229,10 +236,3 @@ class Repeated:
         # It rested until the reading before, so all of it grew since then.
         least_s = min(seconds, self._period_s)
         return Rate(rate.per_s * seconds / least_s, self._at_s - least_s)
-
-
-def _newer(scene: Scene, scope: Scope, metric: Metric, tail: Labels, after_s: float) -> Iterable[Reading]:
-    stop = _ENDS.get(scope, scope.value.stop)
-    for labels, value, at_s in scene.read(metric):
-        if at_s > after_s and labels[stop:] == tail:
-            yield Reading(labels[scope.value], value, at_s)

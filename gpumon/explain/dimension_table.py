@@ -7,11 +7,18 @@ holds up the others; a server's processes add up what they do, and of what they 
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 from gpumon import catalogue
 from gpumon.detect.scene import Labels
 from gpumon.explain.dimension_readings import (
+    GPU,
+    GPU_PROCESS,
+    HOST,
+    MIG,
+    PAGE,
+    PROCESS,
     Over,
     Reader,
     Scope,
@@ -26,7 +33,6 @@ from gpumon.explain.dimension_readings import (
 )
 from gpumon.model import Metric
 
-GPU, PROCESS, PAGE, HOST = Scope.GPU, Scope.PROCESS, Scope.PAGE, Scope.HOST
 RATIO, CELSIUS = "ratio", "celsius"
 
 
@@ -80,11 +86,8 @@ def _entry(name: str, title: str, unit: str, bad: str, rule: Rule, *metrics: Met
 
 
 def _parts(rule: Rule) -> str:
-    if rule.scope is HOST:
-        return "of the host"
     over = {mean: "mean over", max: "highest of", min: "lowest of", sum: "sum over"}[rule.over]
-    parts = {GPU: "the group's GPUs", PROCESS: "the server's processes", PAGE: "the metrics pages of its model"}
-    return f"{over} {parts[rule.scope]}"
+    return f"of {rule.scope.parts}" if rule.scope is HOST else f"{over} {rule.scope.parts}"
 
 
 def _level(
@@ -115,7 +118,7 @@ def _rate(
     read: Reader | None = None,
 ) -> Entry:
     """A counter's growth; read: where it is not of the series with these last labels alone."""
-    most = 1.0 if unit == RATIO else None
+    most = 1.0 if unit == RATIO else math.inf
     return _entry(
         name,
         title,
@@ -134,17 +137,17 @@ def _repeat(name: str, title: str, unit: str, bad: str, over: Over, metric: Metr
 def _activity(name: str, title: str, bad: str, metric: Metric, of_mig: Metric | None = None) -> Entry:
     """A busy-time integral of GPUs and, where there is one, of MIG instances."""
     read = rate(GPU, metric, most=1.0)
-    read = read if of_mig is None else either(read, rate(Scope.MIG, of_mig, most=1.0))
+    read = read if of_mig is None else either(read, rate(MIG, of_mig, most=1.0))
     return _rate(name, title, RATIO, bad, GPU, mean, metric, read=read)
 
 
 _STATES: Final = [(state,) for state in catalogue.GPU_MEMORY.values]
 _MEMORY_USED: Final = either(
     ratio(GPU, catalogue.GPU_MEMORY, ("used",), catalogue.GPU_MEMORY, _STATES),
-    ratio(Scope.MIG, catalogue.MIG_MEMORY, ("used",), catalogue.MIG_MEMORY, _STATES),
+    ratio(MIG, catalogue.MIG_MEMORY, ("used",), catalogue.MIG_MEMORY, _STATES),
 )
 _CLOCK: Final = ratio(GPU, catalogue.GPU_CLOCK, ("sm",), catalogue.GPU_CLOCK_MAX, [("sm",)])
-_LOCAL: Final = level(Scope.GPU_PROCESS, catalogue.PROCESS_NUMA_LOCAL)
+_LOCAL: Final = level(GPU_PROCESS, catalogue.PROCESS_NUMA_LOCAL)
 _THROTTLED: Final = catalogue.GPU_THROTTLED_SECONDS
 _STALLED: Final = catalogue.PROCESS_PRESSURE
 _OTHERS: Final = Rule(GPU, True, max, Others())
@@ -185,7 +188,7 @@ TABLE: Final[tuple[Entry, ...]] = (
     ),
     _rate("minor_faults", "minor page faults", "faults/s", "", PROCESS, sum, catalogue.PROCESS_PAGE_FAULTS, ("minor",)),
     _rate("cpu", "CPU time", "s/s", "", PROCESS, sum, catalogue.PROCESS_CPU_SECONDS),
-    _repeat("runqueue_wait", "waiting for a CPU", "s/s", "> 0.1", sum, catalogue.PROCESS_RUNQUEUE_SECONDS),
+    _repeat("runqueue_wait", "waiting for a CPU", "s/s", "", sum, catalogue.PROCESS_RUNQUEUE_SECONDS),
     _repeat("cgroup_cpu_throttled", "CPU quota used up", "s/s", "> 0.1", max, catalogue.PROCESS_CPU_THROTTLED),
     _repeat("cgroup_cpu_stalled", "cgroup stalled for CPU", "s/s", "> 0.3", max, _STALLED, "cpu", "some"),
     _repeat("cgroup_memory_stalled", "cgroup stalled for memory", "s/s", "> 0.15", max, _STALLED, "memory", "some"),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,17 +19,15 @@ from numpy.typing import NDArray
 
 from gpumon import catalogue
 from gpumon.detect.scene import Labels, Scene
-from gpumon.explain.dimension_readings import Found, Repeated, Scope, others_share
+from gpumon.explain.dimension_readings import GPU, HOST, PROCESS, Found, Repeated, Scope, others_share
 from gpumon.explain.dimension_table import TABLE, Others, Repeat
 from gpumon.explain.dimension_table import Dimension as Dimension
 from gpumon.explain.group import Group
 from gpumon.explain.group_members import Members, pages, parents
+from gpumon.explain.group_room import GroupRoom
 from gpumon.explain.second_track import SecondTrack
 
 DIMENSIONS: Final[tuple[Dimension, ...]] = tuple(dimension for dimension, _ in TABLE)
-GROUPS: Final = 32
-IDLE_S: Final = 300.0
-"""A group not seen for this long makes room for another."""
 HOLD: Final = 2.5
 """A level holds for this many times its cadence."""
 _CADENCE_S: Final = 5.0
@@ -42,12 +39,6 @@ _IS_LEVEL: Final = np.array([rule.is_level for rule in _RULES])
 _REPEATS: Final = tuple(dict.fromkeys(rule.read.metric for rule in _RULES if isinstance(rule.read, Repeat)))
 
 
-@dataclass(slots=True)
-class _Tracked:
-    track: SecondTrack
-    seen_s: float
-
-
 class _Parts(NamedTuple):
     """Labels of what a group is made of, by scope."""
 
@@ -55,6 +46,8 @@ class _Parts(NamedTuple):
     """Of each its own, and of a MIG instance those of the GPU it is on (else the same again)."""
     processes: Sequence[Labels]
     pages: Sequence[Labels]
+    is_here: bool
+    """Whether it is known to run on this host."""
 
 
 class Dimensions:
@@ -62,7 +55,7 @@ class Dimensions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._groups: dict[Group, _Tracked] = {}
+        self._tracks: GroupRoom[SecondTrack] = GroupRoom(lambda at_s: SecondTrack(_IS_LEVEL, at_s))
         self._repeated = {metric: Repeated(metric) for metric in _REPEATS}
         width = len(DIMENSIONS)
         self._read_s = np.full(width, -np.inf)
@@ -80,15 +73,15 @@ class Dimensions:
         on_gpu, on_page = parents(scene), [*scene.values(catalogue.SERVER_RUNNING)]
         with self._lock:
             for group in groups:
-                self._see(group, scene.at_s)
-            for group, tracked in self._groups.items():
+                self._tracks.see(group, scene.at_s)
+            for group, track in self._tracks.items():
                 parts = _parts(group, members, on_gpu, on_page)
-                tracked.track.fill(*self._values(found, parts), hold_s, scene.at_s)
+                track.fill(*self._values(found, parts), hold_s, scene.at_s)
 
     def groups(self) -> list[Group]:
         """Those that have tracks, in the order in which they were first seen."""
         with self._lock:
-            return [*self._groups]
+            return [group for group, _ in self._tracks.items()]
 
     def means(self, group: Group, start_s: float, end_s: float) -> NDArray[np.float32]:
         """Of each dimension, the mean over the known seconds that a stretch of time touches: shape (DIMENSIONS,).
@@ -96,9 +89,9 @@ class Dimensions:
         start_s, end_s: steady seconds, at most ten minutes ago. NaN for what is not known, as all of an unknown group.
         """
         with self._lock:
-            tracked = self._groups.get(group)
-            if tracked is not None:
-                return tracked.track.means(start_s, end_s)
+            track = self._tracks.get(group)
+            if track is not None:
+                return track.means(start_s, end_s)
         return np.full(len(DIMENSIONS), np.nan, dtype=np.float32)
 
     def series(self, group: Group) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -107,22 +100,10 @@ class Dimensions:
         Without gaps; empty for an unknown group.
         """
         with self._lock:
-            tracked = self._groups.get(group)
-            if tracked is not None:
-                return tracked.track.series()
+            track = self._tracks.get(group)
+            if track is not None:
+                return track.series()
         return np.empty(0, dtype=np.int64), np.empty((len(DIMENSIONS), 0), dtype=np.float32)
-
-    def _see(self, group: Group, at_s: float) -> None:
-        known = self._groups.get(group)
-        if known is not None:
-            known.seen_s = at_s
-            return
-        if len(self._groups) >= GROUPS:
-            oldest = min(self._groups, key=lambda each: self._groups[each].seen_s)
-            if at_s - self._groups[oldest].seen_s < IDLE_S:
-                return
-            del self._groups[oldest]
-        self._groups[group] = _Tracked(SecondTrack(_IS_LEVEL, at_s), at_s)
 
     def _found(self, scene: Scene, members: Members) -> list[Found | None]:
         """What is new, by dimension; None too for those that are read group by group."""
@@ -161,15 +142,16 @@ class Dimensions:
 
 def _parts(group: Group, members: Members, on_gpu: Mapping[str, str], on_page: Iterable[Labels]) -> _Parts:
     gpus = [((uuid,), (on_gpu.get(uuid, uuid),)) for uuid in group.gpus]
-    return _Parts(gpus, members.processes(group), pages(group, on_page))
+    is_here = bool(group.gpus or group.pid or group.container)
+    return _Parts(gpus, members.processes(group), pages(group, on_page), is_here)
 
 
 def _of_parts(scope: Scope, values: Mapping[Labels, float], parts: _Parts) -> list[float]:
     """The figures of those of the parts that have one."""
-    if scope is Scope.GPU:
+    if scope is GPU:
         both = [(values.get(own), values.get(gpu)) for own, gpu in parts.gpus]
         return [value for own, gpu in both if (value := gpu if own is None else own) is not None]
-    if scope is Scope.HOST:
-        return [*values.values()]
-    of = parts.processes if scope is Scope.PROCESS else parts.pages
+    if scope is HOST:
+        return [*values.values()] if parts.is_here else []
+    of = parts.processes if scope is PROCESS else parts.pages
     return [value for each in of if (value := values.get(each)) is not None]

@@ -110,6 +110,12 @@ class Explanation:
             found = [each for known in (self._slow, self._others) for key, each in known.items() if key[0] == trace_id]
         return sorted(found, key=lambda each: each.start_s)
 
+    def of_span(self, trace_id: bytes, span_id: bytes) -> Explained | None:
+        """What is known of the request that this span is of; None for other spans."""
+        key = (trace_id.hex(), span_id.hex())
+        with self._lock:
+            return self._slow.get(key) or self._others.get(key)
+
     def newest(self) -> list[Explained]:
         """Requests that were slow, the newest first."""
         with self._lock:

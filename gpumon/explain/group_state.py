@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
-from gpumon.explain.board import Board
+from gpumon.explain.board import CELL_S, Board
 from gpumon.explain.causes import INDEX
 from gpumon.explain.expected import Expected, Look, size_of
 from gpumon.explain.explained import Account, Share, SlowGap
@@ -22,7 +22,7 @@ from gpumon.explain.first_token import BEFORE_S, Judged, Waited, judge
 from gpumon.explain.group import Group, Key
 from gpumon.explain.lift import Slowness, weight
 from gpumon.explain.load import GroupLoad, Others, Ran
-from gpumon.explain.shares import Array, Claims, divide
+from gpumon.explain.shares import Array, Claims, divide, fault_sureness
 from gpumon.explain.signs import Fact
 from gpumon.explain.steps import Slow, Steps, slow_of, steps_of
 from gpumon.explain.usual import Load, Usual
@@ -35,6 +35,7 @@ CAME: Final = 1.4
 """Times the usual arrivals, over half a minute, from where on more come."""
 OVER_S: Final = 30.0
 SLOW_GAPS: Final = 64
+_BEHIND: Final = 0.5
 _SAMPLE: Final = 512
 _FEW: Final = 5
 _COSTS: Final = 32
@@ -108,7 +109,11 @@ class GroupState:
         self, due: Sequence[Due], steps: Steps, running: Array, context: Array, around: _Around
     ) -> list[tuple[Account, tuple[SlowGap, ...]]]:
         mean = context / running
+        # Behind a fault, whatever the batch has grown by is the fault's; else only what is more than usual counts.
+        median = self.usual.running.value()
+        behind = self._behind(steps, around)
         less_running = _at_most(running, self.usual.running, 1.0)
+        less_running = np.where(behind, median if median is not None else running, less_running)
         less_mean = _at_most(mean, self.usual.context, 0.0)
         whole_s = self.expected.gaps(running, context) * steps.counts
         shorter_s = self.expected.gaps(running, running * less_mean) * steps.counts
@@ -316,6 +321,16 @@ class GroupState:
                 columns = list(conditions.causes)
                 evidence[:, columns], lost[:, columns] = conditions.within(starts_s, ends_s)
         return evidence, lost
+
+    def _behind(self, steps: Steps, around: _Around) -> NDArray[np.bool_]:
+        """Of every step, whether a fault was surely there, and no more came than usual."""
+        if not len(steps.owners):
+            return np.zeros(0, dtype=bool)
+        begin_s, end_s = float(steps.starts_s.min()), float(steps.ends_s.max())
+        moments = np.arange(int(begin_s / CELL_S), int(end_s / CELL_S) + 1) * CELL_S
+        evidence, _ = self._conditions(moments, moments, around)
+        there = (fault_sureness(evidence, around.weights) > _BEHIND) & ~self._grown(moments)
+        return np.asarray(there[(steps.ends_s / CELL_S).astype(np.intp) - int(begin_s / CELL_S)])
 
     def _grown(self, moments_s: Array) -> NDArray[np.bool_]:
         """Whether more came than usual, in the half minute before each moment."""

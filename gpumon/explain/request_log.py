@@ -7,6 +7,7 @@ prompt hashes, …) are held in small tables as long as a row uses them; a name 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Hashable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.causes import INDEX
-from gpumon.explain.explained import Account, Explained, Share
+from gpumon.explain.explained import Account, Explained
 from gpumon.explain.group import Group
 from gpumon.explain.request_rows import (
     FACTS,
@@ -43,6 +44,7 @@ PROMPTS: Final = 4096
 SCORE_NAMES: Final = 64
 FACT_NAMES: Final = 250
 _LARGEST: Final = 3e38
+_CODES: Final = {"f4": "f", "f8": "d", "i4": "i", "u1": "B", "u2": "H"}
 _UNIT_INDEX: Final = {unit: position for position, unit in enumerate(UNITS)}
 _OUTCOME_INDEX: Final = {outcome: position for position, outcome in enumerate(OUTCOMES)}
 
@@ -54,9 +56,14 @@ class RequestLog:
 
     def __init__(self, size: int = 16_384, *, n_signals: int) -> None:
         """size: rows kept. n_signals: length of ``Explained.signals``."""
-        self._table = np.zeros(size, dtype=row_type(n_signals))
+        form = row_type(n_signals)
+        self._table = np.zeros(size, dtype=form)
+        self._bytes = self._table.view(np.uint8).data
+        self._pack = struct.Struct(_struct_format(form))
+        self._n_signals = n_signals
         self._next = 0
         """Rows appended ever."""
+        self._dropped_s: float | None = None
         self._lock = Lock()
         self._groups: _Interned[Group] = _Interned(GROUPS)
         self._tenants: _Interned[str] = _Interned(TENANTS)
@@ -68,14 +75,20 @@ class RequestLog:
     def __len__(self) -> int:
         return min(self._next, len(self._table))
 
+    @property
+    def dropped_until_s(self) -> float | None:
+        """The latest end of a row that was overwritten; None where none was."""
+        return self._dropped_s
+
     def append(self, explained: Explained) -> None:
         """One that ended."""
-        figures = _figures(explained)
+        figures, signals = _figures(explained), _signals(explained.signals, self._n_signals)
         position = self._next % len(self._table)
         with self._lock:
             if self._next >= len(self._table):
-                self._forget(self._table[position])
-            self._table[position] = (*figures, *self._names(explained), _signals(explained, self._table))
+                self._forget(position)
+            names = self._names(explained)
+            self._pack.pack_into(self._bytes, position * self._pack.size, *figures, *names, signals)
             self._next += 1
 
     def since(self, start_s: float, *, server: str = "", model: str = "") -> Rows:
@@ -98,50 +111,47 @@ class RequestLog:
         wanted = np.array([server in ("", group.server) and model in ("", group.model) for group in rows.groups])
         return rows[wanted[rows.index("group")]]
 
-    def _names(self, explained: Explained) -> tuple[Any, ...]:
+    def _names(self, explained: Explained) -> list[float]:
         """What is held in tables, from ``group`` to ``fact_usual``."""
         record = explained.record
-        parameters = np.full(PARAMETERS, np.nan, dtype=np.float32)
+        parameters = [math.nan] * PARAMETERS
         for name, value in record.parameters.items():
-            place = self._parameters.take(name) if not math.isnan(told := _figure(value)) else PARAMETERS
+            place = self._parameters.take(name) if math.isfinite(value) else PARAMETERS
             if place < PARAMETERS:
-                parameters[place] = told
-        score_names, scores = np.full(SCORES, NONE, dtype=np.uint8), np.full(SCORES, np.nan, dtype=np.float32)
+                parameters[place] = _figure(value)
+        score_names, scores = [NONE] * SCORES, [math.nan] * SCORES
         finite = [(name, value) for name, value in record.evaluations.items() if math.isfinite(value)]
         for column, (name, value) in enumerate(finite[:SCORES]):
             place = self._scores.take(name)
             if place < SCORE_NAMES:
                 score_names[column], scores[column] = place, _figure(value)
-        return (
-            self._groups.take(explained.group),
-            self._tenants.take(record.tenant),
-            self._prompts.take(record.prompt_hash),
-            parameters,
-            score_names,
-            scores,
-            *self._fact_columns(explained),
-        )
-
-    def _fact_columns(self, explained: Explained) -> tuple[NDArray[Any], ...]:
-        causes, names, units = (np.full(FACTS, NONE, dtype=np.uint8) for _ in range(3))
-        seen, usual = (np.full(FACTS, np.nan, dtype=np.float32) for _ in range(2))
+        causes, names, units = [NONE] * FACTS, [NONE] * FACTS, [NONE] * FACTS
+        seen, usual = [math.nan] * FACTS, [math.nan] * FACTS
         for column, (cause, fact) in enumerate(_facts_of(explained)[:FACTS]):
             causes[column], names[column] = INDEX[cause], self._facts.take(fact.name)
             units[column] = _UNIT_INDEX[fact.unit]
             seen[column], usual[column] = _figure(fact.observed), _figure(fact.usual)
-        return causes, names, units, seen, usual
+        group, tenant = self._groups.take(explained.group), self._tenants.take(record.tenant)
+        prompt = self._prompts.take(record.prompt_hash)
+        return [group, tenant, prompt, *parameters, *score_names, *scores, *causes, *names, *units, *seen, *usual]
 
-    def _forget(self, row: np.void) -> None:
+    def _forget(self, position: int) -> None:
         """Lets go of the names of a row that is overwritten."""
+        row = self._table[position]
+        end_s = float(row["end_s"])
+        self._dropped_s = end_s if self._dropped_s is None else max(self._dropped_s, end_s)
         self._groups.give(int(row["group"]))
         self._tenants.give(int(row["tenant"]))
         self._prompts.give(int(row["prompt"]))
-        for place in np.flatnonzero(~np.isnan(row["parameters"])):
-            self._parameters.give(int(place))
-        for place in row["score_name"][row["score_name"] != NONE]:
-            self._scores.give(int(place))
-        for place in row["fact_name"][row["fact_cause"] != NONE]:
-            self._facts.give(int(place))
+        for place, value in enumerate(row["parameters"].tolist()):
+            if not math.isnan(value):
+                self._parameters.give(place)
+        for place in row["score_name"].tolist():
+            if place != NONE:
+                self._scores.give(place)
+        for place in row["fact_name"].tolist():
+            if place != NONE:
+                self._facts.give(place)
 
 
 class _Interned(Generic[Name]):
@@ -188,7 +198,18 @@ class _Interned(Generic[Name]):
             self._free.append(place)
 
 
-def _figures(explained: Explained) -> tuple[Any, ...]:
+def _struct_format(form: np.dtype[np.void]) -> str:
+    """The same as a dtype, but the signals are one string of bytes. Packing is far faster than assigning columns."""
+    parts = []
+    for name in form.names or ():
+        field = form[name]
+        count = math.prod(field.shape)
+        code = _CODES.get(field.base.str[1:])
+        parts.append(f"{field.itemsize}s" if name == "signals" or code is None else f"{count}{code}")
+    return "=" + "".join(parts)
+
+
+def _figures(explained: Explained) -> list[Any]:
     """What a row says in numbers of its own, from ``trace_id`` to ``outcome``."""
     record = explained.record
     first_s, decode_s = record.time_to_first_token_s, record.decode_s
@@ -197,41 +218,46 @@ def _figures(explained: Explained) -> tuple[Any, ...]:
     if decode_s is None and record.first_token_ns is not None:
         decode_s = max(0, record.end_ns - record.first_token_ns) / 1e9
     accounts = explained.first_token, explained.decode
-    return (
-        np.void(record.trace_id[:16].ljust(16, b"\0")),
-        np.void(record.span_id[:8].ljust(8, b"\0")),
+    tokens = tokens_made(record)
+    return [
+        record.trace_id[:16],
+        record.span_id[:8],
         record.request_id.encode("utf-8", "replace")[:REQUEST_ID],
         explained.start_s,
         explained.end_s,
         *(_figure(value) for value in (first_s, record.queue_s, record.prefill_s, decode_s)),
-        *(n if possible(n) else -1 for n in (record.prompt_tokens, record.completion_tokens, record.cached_tokens)),
-        _tokens_per_s(record),
+        *(n if possible(n) else -1 for n in (record.prompt_tokens, tokens, record.cached_tokens)),
+        _tokens_per_s(record, tokens),
         *_gaps(explained),
-        [_figure(account.expected_s) for account in accounts],
-        [max(0.0, _figure(account.excess_s, missing=0.0)) for account in accounts],
-        [_by_cause(account) for account in accounts],
+        *(_figure(account.expected_s) for account in accounts),
+        *(max(0.0, _figure(account.excess_s, missing=0.0)) for account in accounts),
+        *_by_cause(explained.first_token),
+        *_by_cause(explained.decode),
         min(max(record.concurrency, 0), 2**31 - 1),
         _OUTCOME_INDEX.get(record.outcome, len(OUTCOMES) - 1),
-    )
+    ]
 
 
 def _figure(value: float | None, *, missing: float = math.nan) -> float:
     """One that a 32-bit float holds."""
     if value is None or not math.isfinite(value):
         return missing
-    return min(max(float(value), -_LARGEST), _LARGEST)
+    return float(value) if -_LARGEST < value < _LARGEST else math.copysign(_LARGEST, value)
 
 
-def _by_cause(account: Account) -> NDArray[np.float32]:
-    seconds = np.zeros(len(CAUSES))
+def _by_cause(account: Account) -> list[float]:
+    seconds = [0.0] * len(CAUSES)
     for share in account.shares:
-        seconds[INDEX[share.cause]] += max(0.0, _figure(share.seconds, missing=0.0))
-    return np.minimum(seconds, _LARGEST).astype(np.float32)
+        cause = INDEX[share.cause]
+        seconds[cause] = min(seconds[cause] + max(0.0, _figure(share.seconds, missing=0.0)), _LARGEST)
+    return seconds
 
 
 def _facts_of(explained: Explained) -> list[tuple[str, Fact]]:
     """Causes with a figure, by seconds; of each the figure of its larger share."""
-    shares: list[Share] = [*explained.first_token.shares, *explained.decode.shares]
+    shares = [*explained.first_token.shares, *explained.decode.shares]
+    if all(share.fact is None for share in shares):
+        return []
     lost_s = explained.by_cause()
     found: dict[str, Fact] = {}
     for share in sorted(shares, key=lambda share: -share.seconds):
@@ -243,29 +269,24 @@ def _facts_of(explained: Explained) -> list[tuple[str, Fact]]:
 def _gaps(explained: Explained) -> tuple[float, float, float]:
     """Mean, P95 and largest of the times between its steps; the P95 of n is the one of rank ceil(0.95 n)."""
     steps_s = explained.token_s
-    if steps_s is not None:
-        gaps_s = np.diff(steps_s)
-    elif explained.record.token_ns is not None:
-        gaps_s = np.diff(explained.record.token_ns) / 1e9
-    else:
+    if steps_s is None or len(steps_s) < 2:
         return math.nan, math.nan, math.nan
-    if not len(gaps_s):
-        return math.nan, math.nan, math.nan
-    rank = math.ceil(0.95 * len(gaps_s)) - 1
-    return _figure(float(gaps_s.mean())), _figure(float(np.partition(gaps_s, rank)[rank])), _figure(float(gaps_s.max()))
+    count = len(steps_s) - 1
+    ordered_s = np.subtract(steps_s[1:], steps_s[:-1])
+    ordered_s.sort()
+    mean_s, p95_s = (steps_s[-1] - steps_s[0]) / count, ordered_s[math.ceil(0.95 * count) - 1]
+    return _figure(float(mean_s)), _figure(float(p95_s)), _figure(float(ordered_s[-1]))
 
 
-def _tokens_per_s(record: RequestRecord) -> float:
+def _tokens_per_s(record: RequestRecord, tokens: int | None) -> float:
     """After the first token; of requests that do not tell when that was, over all their time."""
-    tokens = tokens_made(record)
     begun_ns = record.first_token_ns if record.first_token_ns is not None else record.start_ns
     seconds = (record.end_ns - begun_ns) / 1e9
-    return _figure((tokens - 1) / seconds) if tokens is not None and tokens > 1 and seconds > 0 else math.nan
+    return _figure((tokens - 1) / seconds) if possible(tokens) and tokens > 1 and seconds > 0 else math.nan
 
 
-def _signals(explained: Explained, table: NDArray[np.void]) -> NDArray[np.float32]:
+def _signals(told: NDArray[np.float32], size: int) -> bytes:
     """Only finite ones, as many as there are columns."""
-    known = np.full(table["signals"].shape[1], np.nan, dtype=np.float32)
-    told = explained.signals[: len(known)]
-    known[: len(told)] = np.where(np.isfinite(told), told, np.nan)
-    return known
+    known = np.full(size, np.nan, dtype=np.float32)
+    np.copyto(known[: len(told)], told[:size], where=np.isfinite(told[:size]))
+    return known.tobytes()

@@ -39,6 +39,17 @@ _STRAGGLER, _UNEXPLAINED = INDEX["straggler"], INDEX[UNEXPLAINED]
 _LOAD: Final = np.array([cause in LOAD for cause in CAUSES])
 
 
+def sureness(evidence: Array) -> Array:
+    """Evidence as a weight: none below 0.15, all from 0.7 on. What is likely is taken for true: shares are of causes,
+    not of probabilities."""
+    return np.asarray(np.clip((evidence - _UNSURE) / (_SURE - _UNSURE), 0.0, 1.0))
+
+
+def fault_sureness(evidence: Array, weights: Array) -> Array:
+    """Of evidence of shape (n, CAUSES): how sure it is that some fault is there, (n,)."""
+    return np.asarray(np.where(_FAULT, sureness(evidence) * weights, 0.0).max(axis=1))
+
+
 class Claims(NamedTuple):
     """What is known of n slow stretches."""
 
@@ -58,12 +69,6 @@ class Claims(NamedTuple):
     """(n,): whether more came than usual."""
 
 
-def sureness(evidence: Array) -> Array:
-    """Evidence as a weight: none below 0.15, all from 0.7 on. What is likely is taken for true: shares are of causes,
-    not of probabilities."""
-    return np.asarray(np.clip((evidence - _UNSURE) / (_SURE - _UNSURE), 0.0, 1.0))
-
-
 def divide(claims: Claims) -> Array:
     """Seconds by stretch and cause, shape (n, CAUSES). Rows add up to the excess; none is negative."""
     excess = claims.excess_s
@@ -73,7 +78,7 @@ def divide(claims: Claims) -> Array:
     load = claims.load_s.copy()
     # Whatever the load is worth, it is no more than the excess.
     load *= np.minimum(1.0, excess / np.maximum(load.sum(axis=1), 1e-12))[:, None]
-    faults = np.where(_FAULT, sure * claims.weights, 0.0).max(axis=1)
+    faults = fault_sureness(claims.evidence, claims.weights)
     behind = np.where(claims.grown, 0.0, faults)
     for cause in ("batch_growth", "long_context"):
         load[:, INDEX[cause]] *= 1 - behind

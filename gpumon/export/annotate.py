@@ -9,7 +9,9 @@ From the store's history, in the span's own interval and for what the request is
                              GPU the longest single reason, since reasons overlap
 ``gpumon.process.major_faults``  major page faults of the process it is bound to
 
-All come from counters, interpolated between two samples, so a burst between two samples is in them; of a span shorter
+and why its tokens were late (``annotate_cause``), on the request's own span.
+
+The others come from counters, interpolated between two samples, so a burst between two samples is in them; of a span shorter
 than the time between samples they say what that time was like on average. A value is left out unless samples from
 before the span's start to after its end are there: requests longer than the history, spans of another node's clock,
 and GPUs without the counter get none.
@@ -30,6 +32,8 @@ from gpumon.catalogue import (
     MIG_SM_ACTIVE_SECONDS,
     PROCESS_PAGE_FAULTS,
 )
+from gpumon.explain.explained import Explained
+from gpumon.export.annotate_cause import cause_attributes
 from gpumon.export.forward_edit import Attribute
 from gpumon.model import Binding, Metric, RequestRecord
 from gpumon.store import View
@@ -120,11 +124,14 @@ class Annotator:
         view: Callable[[], View],
         binding: Callable[[bytes, bytes], Binding | None],
         to_steady: Callable[[int], float],
+        explained: Callable[[bytes, bytes], Explained | None] = lambda trace_id, span_id: None,
     ) -> None:
         """view: the store now. binding: of (trace id, span id), None for spans that are to stay as they are.
 
-        to_steady: steady seconds of a moment in unix nanoseconds.
+        to_steady: steady seconds of a moment in unix nanoseconds. explained: of (trace id, span id), None for spans
+        that are not a request's own, or not explained.
         """
+        self._explained = explained
         self._view = view
         self._binding = binding
         self._to_steady = to_steady
@@ -132,10 +139,11 @@ class Annotator:
 
     def __call__(self, trace_id: bytes, span_id: bytes, start_ns: int, end_ns: int) -> list[Attribute]:
         """The attributes of this span."""
+        explained = self._explained(trace_id, span_id)
+        attributes: list[Attribute] = cause_attributes(explained) if explained is not None else []
         binding = self._binding(trace_id, span_id)
         if binding is None or (not binding.gpus and binding.pid is None):
-            return []
-        attributes: list[Attribute] = []
+            return attributes
         if binding.gpus:
             attributes.append(("gpumon.gpu.uuids", tuple(binding.gpus)))
         if not 0 < start_ns < end_ns:

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ValidationError
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.diagnosis.model import Diagnosis, Surface
 from gpumon.explain.explained import Explained
 from gpumon.web.explanation import Late, Trace, late, trace
-
-SINCE_S: Final = 1800.0
-SINCE_MAX_S: Final = 7200.0
-QUANTILE: Final = 0.95
-NAME_MAX: Final = 256
+from gpumon.web.questions import (
+    NAME_MAX,
+    QUANTILE,
+    QUANTILE_LEAST,
+    QUANTILE_MOST,
+    SINCE_MAX_S,
+    SINCE_S,
+    DiagnoseQuery,
+)
 
 
 def _trace_id(text: str) -> str:
@@ -40,29 +44,19 @@ TraceId = Annotated[str, AfterValidator(_trace_id)]
 Cause = Annotated[str, AfterValidator(_known_cause)]
 
 
-class DiagnoseQuery(NamedTuple):
-    """What is to be diagnosed."""
-
-    since_s: float = SINCE_S
-    """Seconds back from now."""
-    server: str | None = None
-    """Kind of server; None: all."""
-    model: str | None = None
-    x: str | None = None
-    """Attributes of the response surface; None: those that vary."""
-    y: str | None = None
-    quantile: float = QUANTILE
-    """Of the response surface."""
-
-
-class QueryError(Exception):
-    """A question that cannot be answered as it stands. One line that says what was expected."""
-
-
 _Since = Annotated[float, Query(gt=0.0, le=SINCE_MAX_S, allow_inf_nan=False, description="Seconds back from now.")]
-_Name = Annotated[str | None, Query(max_length=NAME_MAX)]
-_Attribute = Annotated[str | None, Query(max_length=64, description="Attribute of requests: prompt_tokens, tenant, …")]
-_Quantile = Annotated[float, Query(ge=0.01, le=0.999, allow_inf_nan=False, description="Of the response surface.")]
+_Name = Annotated[str, Query(max_length=NAME_MAX, description="Empty: all.")]
+_Attribute = Annotated[
+    str,
+    Query(
+        max_length=NAME_MAX,
+        description="Attribute of requests for the response surface: prompt_tokens, concurrency, tenant, temperature, "
+        "…; empty: that with which latency varies most.",
+    ),
+]
+_Quantile = Annotated[
+    float, Query(ge=QUANTILE_LEAST, le=QUANTILE_MOST, allow_inf_nan=False, description="Of the response surface.")
+]
 
 
 def explain_routes(
@@ -88,7 +82,7 @@ def explain_routes(
 
     @router.get("/explained")
     def explained(
-        model: _Name = None,
+        model: _Name = "",
         cause: Annotated[Cause | None, Query(description="The main one.")] = None,
         min_excess: Annotated[float, Query(ge=0.0, allow_inf_nan=False, description="Seconds.")] = 0.0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
@@ -98,7 +92,7 @@ def explain_routes(
         for each in newest():
             if len(chosen) == limit:
                 break
-            if each.excess_s <= 0.0 or each.excess_s < min_excess or model not in (None, each.record.model):
+            if each.excess_s <= 0.0 or each.excess_s < min_excess or model not in ("", each.record.model):
                 continue
             if cause is None or next(iter(each.by_cause()), "") == cause:
                 chosen.append(late(each, to_unix))
@@ -108,22 +102,26 @@ def explain_routes(
 
 
 def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter:
-    """diagnose: may raise QueryError."""
+    """diagnose: raises ValueError for an attribute that there is not; its text says which there are."""
     router = APIRouter(prefix="/api/v1")
 
     def answer(query: DiagnoseQuery) -> Diagnosis:
         try:
             return diagnose(query)
-        except QueryError as error:
+        except ValidationError:
+            raise  # what was found out cannot be said: a bug, not the question
+        except ValueError as error:
+            if not query.x and not query.y:
+                raise
             raise HTTPException(422, str(error)) from error
 
     @router.get("/diagnose", responses={422: {"description": "It cannot be answered as it stands."}})
     def diagnosis(
         since: _Since = SINCE_S,
-        server: _Name = None,
-        model: _Name = None,
-        x: _Attribute = None,
-        y: _Attribute = None,
+        server: _Name = "",
+        model: _Name = "",
+        x: _Attribute = "",
+        y: _Attribute = "",
         quantile: _Quantile = QUANTILE,
     ) -> Diagnosis:
         """Why tokens were slow: the causes with the seconds lost, what was different, and what to do."""
@@ -131,12 +129,12 @@ def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter
 
     @router.get("/surface", responses={404: {"description": "Too few requests, or they do not vary."}})
     def surface(
-        x: _Attribute = None,
-        y: _Attribute = None,
+        x: _Attribute = "",
+        y: _Attribute = "",
         quantile: _Quantile = QUANTILE,
         since: _Since = SINCE_S,
-        server: _Name = None,
-        model: _Name = None,
+        server: _Name = "",
+        model: _Name = "",
     ) -> Surface:
         """A latency's quantile over two attributes of requests; without any named, over those that vary."""
         found = answer(DiagnoseQuery(since, server, model, x, y, quantile)).surface

@@ -318,7 +318,7 @@ def _ms(seconds: float) -> float:
 
 def _signals(means: NDArray[np.float32]) -> list[Signal]:
     return [
-        Signal(name=each.name, title=each.title, value=mean, unit=each.unit.value, healthy=each.healthy)
+        Signal(name=each.name, title=each.title, value=mean, unit=each.unit, healthy=each.healthy)
         for each, mean in zip(DIMENSIONS, means.tolist(), strict=True)
         if math.isfinite(mean)
     ]

@@ -16,6 +16,9 @@ from tests.e2e.waiting import eventually
 
 TREE = Path("/sys/fs/cgroup")
 PERIOD_US = 100_000
+WEIGHTS = {"cpu.weight": 1000, "cpu.shares": 10_240}
+"""Ten times the usual one, by the file of version 2 and 1: as for a pod that requests its CPUs, so that what else runs
+on this machine takes little from it."""
 
 
 class ForbiddenError(Exception):
@@ -32,7 +35,7 @@ class Cgroup:
         try:
             if "cpu" in _words(TREE / "cgroup.subtree_control"):
                 self._make(TREE / name)
-            elif (TREE / "cpu/cpu.cfs_quota_us").parent.is_dir():
+            elif (TREE / "cpu/cgroup.procs").exists():
                 self._make(TREE / "cpu" / name)
                 if (TREE / "unified/cgroup.procs").exists():
                     self._make(TREE / "unified" / name)
@@ -42,6 +45,9 @@ class Cgroup:
             self._remove()
             raise ForbiddenError(f"no new cgroup below {TREE}: {error}") from error
         self._cpu = self._folders[0]
+        for file, weight in WEIGHTS.items():
+            if (self._cpu / file).exists():
+                (self._cpu / file).write_text(str(weight))
 
     def __enter__(self) -> Cgroup:
         return self
@@ -71,7 +77,9 @@ class Cgroup:
         """No more than so many CPUs for a while."""
         quota_us = round(cpus * PERIOD_US)
         is_v2 = (self._cpu / "cpu.max").exists()
-        file, limit, none = ("cpu.max", f"{quota_us} {PERIOD_US}", "max") if is_v2 else ("cpu.cfs_quota_us", str(quota_us), "-1")
+        file, limit, none = (
+            ("cpu.max", f"{quota_us} {PERIOD_US}", "max") if is_v2 else ("cpu.cfs_quota_us", str(quota_us), "-1")
+        )
         if not is_v2:
             (self._cpu / "cpu.cfs_period_us").write_text(str(PERIOD_US))
         (self._cpu / file).write_text(limit)

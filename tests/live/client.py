@@ -1,4 +1,4 @@
-"""Asks a llama.cpp server, times every chunk of its answers, and tells gpumon: a request span each, in the compact form.
+"""Asks a llama.cpp server, times every chunk of its answers, and tells gpumon: a span each, in the compact form.
 
 It stands where gpumon's own token-timing proxy is to stand: llama.cpp sends no traces itself. Times are those of the
 client: the span starts when the request is sent, a token's time is when its chunk has arrived. One reading of
@@ -13,7 +13,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple, Self
 
@@ -67,12 +66,13 @@ class Answer(NamedTuple):
 class Client:
     """One user, who asks again as soon as an answer is complete. Begins and ends with ``with``.
 
-    post: takes the body of an OTLP export request.
+    otlp_port: of gpumon's OTLP receiver, over HTTP.
     """
 
-    def __init__(self, server: LlamaServer, post: Callable[[bytes], None]) -> None:
+    def __init__(self, server: LlamaServer, otlp_port: int) -> None:
         self._server = server
-        self._post = post
+        # One connection for all, as exporters have.
+        self._gpumon = http.client.HTTPConnection("127.0.0.1", otlp_port, timeout=TIMEOUT_S)
         self._numbers = count()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="client", daemon=True)
@@ -89,15 +89,23 @@ class Client:
         self._stop.set()
         self._thread.join(TIMEOUT_S + 5.0)
         assert not self._thread.is_alive(), "the client did not end"
+        self._gpumon.close()
 
     def _go_on(self) -> None:
         try:
             while not self._stop.is_set():
                 answer = ask(self._server.port, next(self._numbers))
-                self._post(export(answer, self._server.pid))
+                self._export(answer)
                 self.answers.append(answer)
         except (OSError, http.client.HTTPException, AssertionError) as error:
             self.error = error
+
+    def _export(self, answer: Answer) -> None:
+        body = export(answer, self._server.pid)
+        self._gpumon.request("POST", "/v1/traces", body, {"Content-Type": "application/x-protobuf"})
+        reply = self._gpumon.getresponse()
+        said = reply.read()
+        assert reply.status == 200, (reply.status, said)
 
 
 def ask(port: int, number: int) -> Answer:
@@ -133,9 +141,7 @@ def ask(port: int, number: int) -> Answer:
     finally:
         connection.close()
     assert token_ns, f"an answer without tokens: {usage}"
-    return Answer(
-        os.urandom(16).hex(), start_ns, tuple(token_ns), usage["prompt_tokens"], usage["completion_tokens"]
-    )
+    return Answer(os.urandom(16).hex(), start_ns, tuple(token_ns), usage["prompt_tokens"], usage["completion_tokens"])
 
 
 def export(answer: Answer, pid: int) -> bytes:

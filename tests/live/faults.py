@@ -68,23 +68,27 @@ def paged_out(pid: int, file: Path, *, pages: int = 1024, every_s: float = 0.1) 
 
 
 @contextmanager
-def starved_cpu(pid: int, *, loops: int = 4, cpu: int | None = None) -> Iterator[Episode]:
+def starved_cpu(pid: int, *, loops: int = 4, cgroup: Cgroup | None = None) -> Iterator[Episode]:
     """Every thread of the process on one CPU, which it shares with so many busy loops.
 
-    cpu: which; else the last one that the process may use.
+    cgroup: of the process, where it has its own. The loops join it: the scheduler shares a CPU among groups first, and
+    then all of them together would get no more than the process alone.
     """
     before = {tid: os.sched_getaffinity(tid) for tid in threads(pid)}
-    chosen = cpu if cpu is not None else max(os.sched_getaffinity(pid))
+    cpu = max(os.sched_getaffinity(pid))
+    # For the same reason each has a session of its own: those are groups, too (sched(7), autogroup).
     busy = [
-        subprocess.Popen([sys.executable, "-S", "-E", "-c", _BUSY_LOOP, str(chosen)], stdin=subprocess.DEVNULL)
+        subprocess.Popen([sys.executable, "-S", "-E", "-c", _BUSY_LOOP, str(cpu)], start_new_session=True)
         for _ in range(loops)
     ]
     try:
         for loop in busy:
-            eventually(lambda loop=loop: os.sched_getaffinity(loop.pid) == {chosen}, "a busy loop to begin")  # type: ignore[misc]
+            if cgroup is not None:
+                cgroup.add(loop.pid)
+        eventually(lambda: all(os.sched_getaffinity(loop.pid) == {cpu} for loop in busy), "the busy loops to begin")
         with _counted(pid) as episode:
             for tid in before:
-                os.sched_setaffinity(tid, {chosen})
+                os.sched_setaffinity(tid, {cpu})
             yield episode
     finally:
         for loop in busy:
@@ -99,7 +103,7 @@ def starved_cpu(pid: int, *, loops: int = 4, cpu: int | None = None) -> Iterator
 
 
 @contextmanager
-def throttled_cpu(pid: int, cgroup: Cgroup, *, cpus: float = 0.3) -> Iterator[Episode]:
+def throttled_cpu(pid: int, cgroup: Cgroup, *, cpus: float = 0.15) -> Iterator[Episode]:
     """No more than so many CPUs. cgroup: of the process."""
     before_s = cgroup.throttled_s
     with _counted(pid) as episode, cgroup.limited(cpus):

@@ -1,4 +1,4 @@
-"""What /proc says of one process: where a file is mapped, its faults, its state. Of the tests themselves, not gpumon's."""
+"""What /proc says of one process, read by the tests themselves: where a file is mapped, faults, state, waits."""
 
 from __future__ import annotations
 

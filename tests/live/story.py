@@ -80,10 +80,9 @@ def tell(folder: Path) -> Story:
     """Live through it; about two minutes. folder: on a disk."""
     with ExitStack() as stack:
         cgroup, why = _cgroup(stack)
-        server = LlamaServer(folder)
+        server = stack.enter_context(LlamaServer(folder))
         if cgroup is not None:
             cgroup.add(server.pid)
-        stack.enter_context(server)
         story = Story(server.pid)
         options = OTLP | {
             "GPUMON_PROCESSES__SERVERS": json.dumps([COMM]),
@@ -91,10 +90,10 @@ def tell(folder: Path) -> Story:
         }
         # After the server: one that gpumon sees start counts as warming up for a minute.
         daemon = stack.enter_context(Daemon(folder, *REAL, options=options))
-        gateway = Gateway(daemon.await_ready())
+        daemon.await_ready()
         daemon.await_series("gpumon_process_cpu_seconds_total", pid=str(server.pid))
         begun_s = runqueue_wait_s(server.pid)
-        with Client(server, lambda body: _post(gateway, body)) as client:
+        with Client(server, Gateway(daemon).http_port) as client:
             settle(CALM_S)
             _stops(story, daemon)
             with _part(story, daemon, "paged_out"):
@@ -102,7 +101,7 @@ def tell(folder: Path) -> Story:
                     settle(8.0)
                 story.episodes["paged_out"] = [episode]
             with _part(story, daemon, "starved_cpu"):
-                with starved_cpu(server.pid) as episode:
+                with starved_cpu(server.pid, cgroup=cgroup) as episode:
                     settle(12.0)
                 story.episodes["starved_cpu"] = [episode]
             if cgroup is None:
@@ -148,11 +147,6 @@ def _cgroup(stack: ExitStack) -> tuple[Cgroup | None, str]:
         return stack.enter_context(Cgroup()), ""
     except ForbiddenError as error:
         return None, str(error)
-
-
-def _post(gateway: Gateway, body: bytes) -> None:
-    reply = gateway.post(body)
-    assert reply.status == 200, reply
 
 
 def _await_explained(daemon: Daemon, count: int) -> None:

@@ -20,6 +20,8 @@ LEAST: Final = 20
 """Fewest requests, or cells of time, for a correlation: below it 0.44 comes by chance in one of twenty."""
 FLAT: Final = 1e-5
 """Of the mean: a standard deviation below it is rounding of 32-bit floats."""
+BLOCK: Final = 8
+"""Columns."""
 EFFECT_MOST: Final = 10.0
 """What differs without varying at all has no greater effect than this."""
 _PREFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -53,19 +55,8 @@ def correlations(table: NDArray[Any], values: Floats, *, least: int = LEAST) -> 
 
     table: (rows, columns). r is NaN of too few rows, and where either does not vary.
     """
-    both = np.isfinite(table) & np.isfinite(values)[:, None]
-    counts = both.sum(axis=0)
-    size = np.maximum(counts, 1)
-    x = np.where(both, table, 0.0).astype(np.float64)
-    y = np.where(both, np.where(np.isfinite(values), values, 0.0)[:, None], 0.0)
-    x_mean, y_mean = x.sum(axis=0) / size, y.sum(axis=0) / size
-    x, y = np.where(both, x - x_mean, 0.0), np.where(both, y - y_mean, 0.0)
-    x_norm, y_norm = np.sqrt((x * x).sum(axis=0)), np.sqrt((y * y).sum(axis=0))
-    varies = (x_norm > FLAT * np.abs(x_mean) * np.sqrt(size)) & (y_norm > FLAT * np.abs(y_mean) * np.sqrt(size))
-    told = varies & (counts >= least)
-    r = np.full(table.shape[1], np.nan)
-    r[told] = np.clip((x * y).sum(axis=0)[told] / x_norm[told] / y_norm[told], -1.0, 1.0)
-    return r, counts
+    parts = [_correlated(table[:, block], values, least) for block in _blocks(table)]
+    return np.concatenate([r for r, _ in parts]), np.concatenate([counts for _, counts in parts])
 
 
 def line(x: Floats, y: Floats, *, least: int = LEAST) -> tuple[float | None, float | None, int]:
@@ -127,8 +118,35 @@ def fact_text(fact: Fact | None) -> str:
     return told if fact.usual is None else f"{told}, usually {text(fact.usual, fact.unit)}"
 
 
+def _correlated(table: NDArray[Any], values: Floats, least: int) -> tuple[Floats, NDArray[np.intp]]:
+    both = np.isfinite(table) & np.isfinite(values)[:, None]
+    counts = both.sum(axis=0)
+    size = np.maximum(counts, 1)
+    x = np.where(both, table, 0.0).astype(np.float64)
+    y = np.where(both, np.where(np.isfinite(values), values, 0.0)[:, None], 0.0)
+    x_mean, y_mean = x.sum(axis=0) / size, y.sum(axis=0) / size
+    x, y = np.where(both, x - x_mean, 0.0), np.where(both, y - y_mean, 0.0)
+    x_norm, y_norm = np.sqrt((x * x).sum(axis=0)), np.sqrt((y * y).sum(axis=0))
+    varies = (x_norm > FLAT * np.abs(x_mean) * np.sqrt(size)) & (y_norm > FLAT * np.abs(y_mean) * np.sqrt(size))
+    told = varies & (counts >= least)
+    r = np.full(table.shape[1], np.nan)
+    r[told] = np.clip((x * y).sum(axis=0)[told] / x_norm[told] / y_norm[told], -1.0, 1.0)
+    return r, counts
+
+
 def _moments(table: NDArray[Any]) -> tuple[Floats, Floats, NDArray[np.intp]]:
     """Mean, variance and number of each column's finite values; 0 where there are none."""
+    parts = [_moments_of(table[:, block]) for block in _blocks(table)]
+    middles, variances, counts = zip(*parts, strict=True)
+    return np.concatenate(middles), np.concatenate(variances), np.concatenate(counts)
+
+
+def _blocks(table: NDArray[Any]) -> list[slice]:
+    """Columns that are worked on together: what bounds the memory. One block at least, if of no columns."""
+    return [slice(first, first + BLOCK) for first in range(0, max(table.shape[1], 1), BLOCK)]
+
+
+def _moments_of(table: NDArray[Any]) -> tuple[Floats, Floats, NDArray[np.intp]]:
     finite = np.isfinite(table)
     counts = finite.sum(axis=0)
     size = np.maximum(counts, 1)

@@ -31,9 +31,10 @@ def kind_of(cause: str) -> CauseKind:
 def causes(seen: Seen) -> tuple[CauseLost, ...]:
     """Those that cost anything, the most seconds first. Their shares add up to 1."""
     phases = seen.cause_s.sum(axis=0)
-    # Excess that came without shares is unexplained, too: nothing is lost between the two.
+    # Excess that came without shares is unexplained, too: nothing is lost between the two. Less is rounding.
     excess = seen.rows.column("excess_s").sum(axis=0)
-    phases[:, INDEX[UNEXPLAINED]] += np.maximum(excess - phases.sum(axis=1) - 1e-5 * excess, 0.0)
+    rest = excess - phases.sum(axis=1)
+    phases[:, INDEX[UNEXPLAINED]] += np.where(rest > 1e-5 * excess, rest, 0.0)
     seconds = phases.sum(axis=0)
     total_s = float(seconds.sum())
     touched = (seen.by_cause > _TOUCHED_S).sum(axis=0)

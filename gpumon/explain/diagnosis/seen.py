@@ -30,7 +30,8 @@ class Seen:
 
     def __init__(self, inputs: Inputs) -> None:
         end_s = inputs.rows.end_s
-        self.rows: Rows = inputs.rows[(end_s >= inputs.from_s) & (end_s <= inputs.to_s)]
+        inside = (end_s >= inputs.from_s) & (end_s <= inputs.to_s)
+        self.rows: Rows = inputs.rows if inside.all() else inputs.rows[inside]
         self.start_s = self.rows.start_s
         self.end_s = np.maximum(self.rows.end_s, self.start_s)
         self.duration_s: Floats = self.end_s - self.start_s

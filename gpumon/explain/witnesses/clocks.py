@@ -16,22 +16,18 @@ from typing import ClassVar, Final
 
 from gpumon import catalogue
 from gpumon.detect.clocks import BUSY, Reading
-from gpumon.detect.hysteresis import Baseline
 from gpumon.detect.incident import Incident
 from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Scene
 from gpumon.detect.throttling import HwSlowdown, PowerThrottle, ThermalThrottle
 from gpumon.explain.signs import Fact, Sign
-from gpumon.explain.witnesses.judging import CALM, confirmed, found_on, ramp, ratio
+from gpumon.explain.witnesses.gpus import GPUS_MAX, Gpu, found_on, ratio
+from gpumon.explain.witnesses.weighing import Usual, confirmed, ramp
 from gpumon.model import Unit
-
-Gpu = tuple[str, ...]
-"""Labels gpu and uuid."""
 
 THERMAL: Final = "thermal_throttle"
 POWER: Final = "power_throttle"
 HARDWARE: Final = "hw_slowdown"
-_GPUS: Final = 64
 _RECENT: Final = 3
 """Readings: a prefill touches the power limit for less than that."""
 _UNSEEN: Final = 0.5
@@ -44,7 +40,7 @@ class _Gpu:
 
     recent: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     """Share of time at the power limit, and the clock."""
-    clock: Baseline = field(default_factory=lambda: Baseline(120, 5))
+    clock: Usual = field(default_factory=lambda: Usual(120, 5))
 
 
 class Clocks:
@@ -56,7 +52,7 @@ class Clocks:
         """lost_low, lost_high: share of the usual clock that is lost, from where on it may count, and counts wholly.
         Boost moves by a step or two of 15 MHz by itself."""
         self._lost = (lost_low, lost_high)
-        self._gpus: Kept[Gpu, _Gpu] = Kept(_Gpu, most=_GPUS)
+        self._gpus: Kept[Gpu, _Gpu] = Kept(_Gpu, most=GPUS_MAX)
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
         """Signs of the time since the last look."""
@@ -69,8 +65,8 @@ class Clocks:
             if busy is not None and busy < BUSY:
                 continue  # it has its clocks down by itself
             signs = self._judge(scene, gpu, state, reading, found)
-            if busy is not None and reading.clock_hz is not None and all(sign.evidence < CALM for sign in signs):
-                state.clock.feed(reading.clock_hz)
+            if busy is not None and reading.clock_hz is not None:
+                state.clock.feed(reading.clock_hz, max([sign.evidence for sign in signs], default=0.0))
             yield from signs
         self._gpus.sweep(scene.at_s)
 
@@ -78,7 +74,7 @@ class Clocks:
         self, scene: Scene, gpu: Gpu, state: _Gpu, reading: Reading, found: Mapping[str, frozenset[str]]
     ) -> list[Sign]:
         """A new reading of a GPU that works."""
-        clock_hz, usual_hz = reading.clock_hz, state.clock.median
+        clock_hz, usual_hz = reading.clock_hz, state.clock.value
         shares = _shares(scene, gpu, state, reading)
         whole = sum(shares.values())
         if whole <= 0 or (clock_hz is not None and not usual_hz):
@@ -91,7 +87,7 @@ class Clocks:
                 if cause == POWER:
                     lost = min(lost, _settled_loss(state, usual_hz))
                 sure = ramp(lost, *self._lost)
-            evidence = confirmed(sure * ramp(share, 0.05, 0.3) * share / whole, gpu[1] in found[cause])
+            evidence = confirmed(sure * ramp(share, 0.05, 0.3) * share / whole, is_found=gpu[1] in found[cause])
             if evidence > 0:
                 # Work that is bound by memory loses less than the clock: the caches run on it, the DRAM does not.
                 cap = ratio(share * (1.0 if lost is None else lost))
@@ -110,7 +106,9 @@ def _readings(scene: Scene) -> dict[Gpu, Reading]:
         seconds.setdefault(labels[:2], {})[labels[2]] = amount
         spans[labels[:2]] = (at_s, dt_s)
     clocks = scene.values(catalogue.GPU_CLOCK)
-    return {gpu: Reading(*spans[gpu], by_reason, clocks.get((*gpu, "sm")), None, None) for gpu, by_reason in seconds.items()}
+    return {
+        gpu: Reading(*spans[gpu], by_reason, clocks.get((*gpu, "sm")), None, None) for gpu, by_reason in seconds.items()
+    }
 
 
 def _shares(scene: Scene, gpu: Gpu, state: _Gpu, reading: Reading) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """What the host counts within a stretch of time, at the half second at which it is read: for witnesses.
 
-Readings of a cgroup, or of threads, are five seconds apart. When in these seconds it was, the host's own pressure tells:
-whatever stalls a cgroup stalls some task of the host.
+Readings of a cgroup, or of threads, are five seconds apart. When in these seconds it was, the host's own pressure
+tells: whatever stalls a cgroup stalls some task of the host.
 """
 
 from __future__ import annotations

@@ -120,9 +120,7 @@ def _faulted_s(scene: Scene, reading: Reading, start_s: float, end_s: float) -> 
     """What faults of a cgroup's processes took, those for pages from swap left out."""
     pids = set(reading.pids)
     series = [
-        labels
-        for labels in scene.values(catalogue.PROCESS_PAGE_FAULTS)
-        if labels[0] in pids and labels[-1] == "major"
+        labels for labels in scene.values(catalogue.PROCESS_PAGE_FAULTS) if labels[0] in pids and labels[-1] == "major"
     ]
     return _FAULT_S * _file_faults(scene, series, start_s, end_s)
 
