@@ -104,7 +104,7 @@ def _others(request: Explanation) -> str:
 def _amounts(request: Explanation) -> str:
     parts = []
     if request.prompt_tokens is not None:
-        cached = f" ({request.cached_tokens:,} of them cached)" if request.cached_tokens else ""
+        cached = f" ({request.cached_tokens:,} cached)" if request.cached_tokens else ""
         parts.append(f"prompt {request.prompt_tokens:,} tokens{cached}")
     if request.completion_tokens is not None:
         parts.append(f"{request.completion_tokens:,} made")

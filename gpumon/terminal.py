@@ -72,9 +72,8 @@ def bar(share: float, width: int) -> str:
 
 def percent(share: float) -> str:
     """``93 %``; ``<1 %`` for what is little and not nothing."""
-    if 0.0 < share < 0.005:
-        return "<1 %"
-    return f"{100 * share:.0f} %"
+    whole = f"{100 * share:.0f}"
+    return "<1 %" if whole == "0" and share > 0.0 else f"{whole} %"
 
 
 def figure(value: float | None, unit: str) -> str:

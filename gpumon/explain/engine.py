@@ -174,7 +174,7 @@ class Explanation:
                 continue
             state.seen_s = at_s
             self.latencies.add(group, records, scene)
-            runs = []
+            runs, taken = [], []
             for record in records:
                 # A clock ahead of ours would put its tokens into the future: it has ended now.
                 start_s = scene.to_steady(record.start_ns)
@@ -185,9 +185,14 @@ class Explanation:
                 elif len(self._waiting) >= WAITING_MAX:
                     self._count((record,), "dropped")
                 else:
+                    due = Due(record, ran)
                     runs.append(ran)
-                    self._waiting.append(_Waiting(at_s + self._delay_s, group, Due(record, ran)))
+                    taken.append(due)
+                    self._waiting.append(_Waiting(at_s + self._delay_s, group, due))
             state.load.add(runs, at_s)
+            tokens = [made for made in map(_token_s, taken) if made is not None]
+            if tokens:
+                state.load.add_tokens(np.concatenate(tokens))
 
     def _make(self, group: Group, at_s: float) -> GroupState | None:
         if len(self._groups) >= GROUPS_MAX:

@@ -22,7 +22,7 @@ from gpumon.explain.first_token import BEFORE_S, Judged, Waited, judge
 from gpumon.explain.group import Group, Key
 from gpumon.explain.lift import Slowness, weight
 from gpumon.explain.load import GroupLoad, Others, Ran
-from gpumon.explain.shares import Array, Claims, divide, fault_sureness
+from gpumon.explain.shares import Array, Claims, divide, held_up
 from gpumon.explain.signs import Fact
 from gpumon.explain.steps import Slow, Steps, slow_of, steps_of
 from gpumon.explain.usual import Load, Usual
@@ -36,6 +36,10 @@ CAME: Final = 1.4
 OVER_S: Final = 30.0
 SLOW_GAPS: Final = 64
 _BEHIND: Final = 0.5
+_ALONE_S: Final = 0.5
+"""A gap in which one can tell whether others made tokens."""
+_ALONE: Final = 8.0
+_GOES_ON: Final = 0.3
 _SAMPLE: Final = 512
 _FEW: Final = 5
 _COSTS: Final = 32
@@ -132,6 +136,8 @@ class GroupState:
         load_s[:, INDEX["prefill_interference"]] = np.bincount(which, tokens * cost_s, count)[:count]
         evidence, lost = self._conditions(slow.starts_s, slow.ends_s, around)
         excess_s = slow.excess_s
+        # A full KV cache takes a request out of the batch. What all of them wait for is something else.
+        evidence[~self._alone(slow), INDEX["kv_pressure"]] = 0.0
         shares_s = divide(
             Claims(
                 excess_s=excess_s,
@@ -322,14 +328,24 @@ class GroupState:
                 evidence[:, columns], lost[:, columns] = conditions.within(starts_s, ends_s)
         return evidence, lost
 
+    def _alone(self, slow: Slow) -> NDArray[np.bool_]:
+        """Of every slow stretch, whether the request waited for a token while the others went on as always."""
+        lengths_s = slow.ends_s - slow.starts_s
+        found = np.zeros(len(lengths_s), dtype=bool)
+        for row in np.flatnonzero((lengths_s > _ALONE_S) & (slow.actual_s > _ALONE * slow.expected_s)).tolist():
+            start_s, end_s = float(slow.starts_s[row]), float(slow.ends_s[row])
+            usual = 1.0 / max(float(slow.expected_s[row]), 1e-6)  # one other request would make so many a second
+            found[row] = self.load.made(start_s, end_s) > _GOES_ON * usual
+        return found
+
     def _behind(self, steps: Steps, around: _Around) -> NDArray[np.bool_]:
         """Of every step, whether a fault was surely there, and no more came than usual."""
         if not len(steps.owners):
             return np.zeros(0, dtype=bool)
         begin_s, end_s = float(steps.starts_s.min()), float(steps.ends_s.max())
-        moments = np.arange(int(begin_s / CELL_S), int(end_s / CELL_S) + 1) * CELL_S
+        moments: Array = np.arange(int(begin_s / CELL_S), int(end_s / CELL_S) + 1, dtype=np.float64) * CELL_S
         evidence, _ = self._conditions(moments, moments, around)
-        there = (fault_sureness(evidence, around.weights) > _BEHIND) & ~self._grown(moments)
+        there = (held_up(evidence, around.weights) > _BEHIND) & ~self._grown(moments)
         return np.asarray(there[(steps.ends_s / CELL_S).astype(np.intp) - int(begin_s / CELL_S)])
 
     def _grown(self, moments_s: Array) -> NDArray[np.bool_]:

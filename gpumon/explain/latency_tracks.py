@@ -72,11 +72,12 @@ class _Tracks:
         self._tokens = np.zeros(SECONDS, dtype=np.float64)
         self._cells.arrays += [self._counts, self._tokens]
         self._fast = TimeCells(FAST_S, FAST_CELLS)
-        self._fast_tokens = np.zeros((FAST_CELLS, 2))
-        """Tokens, and seconds that those after the first of each request took."""
+        self._fast_tokens = np.zeros(FAST_CELLS)
         self._fast_after = np.zeros(FAST_CELLS)
-        """Tokens after the first."""
-        self._fast.arrays += [self._fast_tokens, self._fast_after]
+        """Tokens but for the first of each request."""
+        self._fast_gaps_s = np.zeros(FAST_CELLS)
+        """Time that these took."""
+        self._fast.arrays += [self._fast_tokens, self._fast_after, self._fast_gaps_s]
         self._first = [-1, -1, -1]
         """The first second of any time to first token, any gap, any token."""
         self._fast_first = -1
@@ -136,23 +137,21 @@ class _Tracks:
         cells = numbers % FAST_CELLS
         after = self._fast_after[cells]
         means = np.full(len(cells), np.nan)
-        np.divide(self._fast_tokens[cells, 1], after, out=means, where=after > 0)
-        return numbers, np.stack([means, self._fast_tokens[cells, 0] / FAST_S])
+        np.divide(self._fast_gaps_s[cells], after, out=means, where=after > 0)
+        return numbers, np.stack([means, self._fast_tokens[cells] / FAST_S])
 
     def _count(self, signal: Signal, made_s: Floats, seconds: Floats, weights: Floats) -> None:
         cells, current = self._cells.place(made_s)
-        flat = (cells[current] * len(Signal) + signal) * _BUCKETS + log_buckets(seconds[current]) // _COARSE
-        np.add.at(self._counts.reshape(-1), flat, weights[current].astype(np.float32))
+        if not current.all():
+            cells, seconds, weights = cells[current], seconds[current], weights[current]
+        flat = (cells * len(Signal) + signal) * _BUCKETS + log_buckets(seconds) // _COARSE
+        np.add.at(self._counts.reshape(-1), flat, weights.astype(np.float32))
+        if signal is Signal.INTER_TOKEN:
+            self._tokens += np.bincount(cells, weights, SECONDS)
         self._begin(signal, made_s)
-
-    def _count_tokens(self, made_s: Floats, tokens: Floats) -> None:
-        cells, current = self._cells.place(made_s)
-        self._tokens += np.bincount(cells[current], tokens[current], SECONDS)
-        self._begin(len(Signal), made_s)
 
     def _add_gaps(self, made_s: Floats, gaps_s: Floats, tokens: Floats) -> None:
         self._count(Signal.INTER_TOKEN, made_s, gaps_s / tokens, tokens)
-        self._count_tokens(made_s, tokens)
         self._count_fast(made_s, tokens, gaps_s, tokens)
 
     def _add_firsts(
@@ -166,11 +165,11 @@ class _Tracks:
         if told:
             made_s, tokens = np.array(told, dtype=np.float64).T
             made_s = np.clip(made_s, 0.0, at_s)
-            self._count_tokens(made_s, tokens)
+            self._count_firsts(made_s, tokens)
             self._count_fast(made_s, tokens, np.zeros(len(told)), np.zeros(len(told)))
 
     def _add_spread(self, untimed: _Spread) -> None:
-        self._count_tokens(np.array([untimed.first_s]), np.ones(1))
+        self._count_firsts(np.array([untimed.first_s]), np.ones(1))
         lasted_s = untimed.end_s - untimed.first_s
         if not untimed.tokens or lasted_s <= 0:
             return
@@ -178,14 +177,20 @@ class _Tracks:
         tokens = np.diff(edges) * (untimed.tokens / lasted_s)
         made_s = np.floor(edges[:-1])
         self._count(Signal.INTER_TOKEN, made_s, np.full(len(tokens), lasted_s / untimed.tokens), tokens)
-        self._count_tokens(made_s, tokens)
+
+    def _count_firsts(self, made_s: Floats, tokens: Floats) -> None:
+        """Tokens that end no gap."""
+        cells, current = self._cells.place(made_s)
+        self._tokens += np.bincount(cells[current], tokens[current], SECONDS)
+        self._begin(len(Signal), made_s)
 
     def _count_fast(self, made_s: Floats, tokens: Floats, gaps_s: Floats, after: Floats) -> None:
         cells, current = self._fast.place(made_s)
-        cells = cells[current]
-        self._fast_tokens[:, 0] += np.bincount(cells, tokens[current], FAST_CELLS)
-        self._fast_tokens[:, 1] += np.bincount(cells, gaps_s[current], FAST_CELLS)
-        self._fast_after += np.bincount(cells, after[current], FAST_CELLS)
+        if not current.all():
+            cells, tokens, gaps_s, after = cells[current], tokens[current], gaps_s[current], after[current]
+        self._fast_tokens += np.bincount(cells, tokens, FAST_CELLS)
+        self._fast_gaps_s += np.bincount(cells, gaps_s, FAST_CELLS)
+        self._fast_after += np.bincount(cells, after, FAST_CELLS)
         if self._fast_first < 0:
             self._fast_first = int(made_s.min() / FAST_S)
 

@@ -69,6 +69,8 @@ class GroupLoad:
         self._context = np.zeros(2 * CELLS)
         self._arrived = np.zeros(2 * CELLS)
         self._brought = np.zeros(2 * CELLS)
+        self._made = np.zeros(2 * CELLS)
+        """Tokens."""
         self._prefills: deque[tuple[float, float, float, float]] = deque(maxlen=_PREFILLS)
         """Begin, end, tokens and length of the prompt, in the order in which they became known."""
 
@@ -83,6 +85,17 @@ class GroupLoad:
                 self._brought[cell] += ran.computed
             if ran.computed > 0 and ran.first_s > ran.admitted_s:
                 self._prefills.append((ran.admitted_s, ran.first_s, float(ran.computed), float(ran.prompt)))
+
+    def add_tokens(self, made_s: NDArray[np.float64]) -> None:
+        """When tokens of the requests added were made, as far as they tell."""
+        cells = (made_s / STEP_S).astype(np.intp) - self._base
+        good = (cells >= 0) & (cells < 2 * CELLS)
+        self._made += np.bincount(cells[good], minlength=2 * CELLS)
+
+    def made(self, start_s: float, end_s: float) -> float:
+        """Tokens per second in the whole cells between two moments; NaN where there is none."""
+        first, last = max(0, int(np.ceil(start_s / STEP_S)) - self._base), min(2 * CELLS, self._cell(end_s))
+        return float(self._made[first:last].sum()) / ((last - first) * STEP_S) if last > first else float("nan")
 
     def at(self, moments_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Requests decoding, at least one, and tokens of context of all of them together."""
@@ -139,7 +152,7 @@ class GroupLoad:
         if cell - self._base < 2 * CELLS:
             return
         shift = min(cell - self._base - CELLS, 2 * CELLS)
-        for array in (self._decoding, self._context, self._arrived, self._brought):
+        for array in (self._decoding, self._context, self._arrived, self._brought, self._made):
             array[: 2 * CELLS - shift] = array[shift:].copy()
             array[2 * CELLS - shift :] = 0.0
         self._base = cell - CELLS if shift == 2 * CELLS else self._base + shift

@@ -35,6 +35,8 @@ _STRETCH: Final = 0.5
 _SLOWING: Final = np.array([cause in SLOWING for cause in CAUSES])
 _SPECIFIC: Final = np.array([is_fault(cause) and cause != "straggler" for cause in CAUSES])
 _FAULT: Final = np.array([is_fault(cause) for cause in CAUSES])
+_HOLDS_UP: Final = _FAULT | np.array([cause == "queueing" for cause in CAUSES])
+"""What makes a batch grow: a scheduler that holds steps back, too."""
 _STRAGGLER, _UNEXPLAINED = INDEX["straggler"], INDEX[UNEXPLAINED]
 _LOAD: Final = np.array([cause in LOAD for cause in CAUSES])
 
@@ -45,9 +47,9 @@ def sureness(evidence: Array) -> Array:
     return np.asarray(np.clip((evidence - _UNSURE) / (_SURE - _UNSURE), 0.0, 1.0))
 
 
-def fault_sureness(evidence: Array, weights: Array) -> Array:
-    """Of evidence of shape (n, CAUSES): how sure it is that some fault is there, (n,)."""
-    return np.asarray(np.where(_FAULT, sureness(evidence) * weights, 0.0).max(axis=1))
+def held_up(evidence: Array, weights: Array) -> Array:
+    """Of evidence of shape (n, CAUSES): how sure it is that something makes a batch grow but more requests, (n,)."""
+    return np.asarray(np.where(_HOLDS_UP, sureness(evidence) * weights, 0.0).max(axis=1))
 
 
 class Claims(NamedTuple):
@@ -78,11 +80,11 @@ def divide(claims: Claims) -> Array:
     load = claims.load_s.copy()
     # Whatever the load is worth, it is no more than the excess.
     load *= np.minimum(1.0, excess / np.maximum(load.sum(axis=1), 1e-12))[:, None]
-    faults = fault_sureness(claims.evidence, claims.weights)
-    behind = np.where(claims.grown, 0.0, faults)
+    behind = np.where(claims.grown, 0.0, held_up(claims.evidence, claims.weights))
     for cause in ("batch_growth", "long_context"):
         load[:, INDEX[cause]] *= 1 - behind
-    sure[:, _LOAD] *= 1 - behind[:, None]
+    faults = np.where(_FAULT, sure * claims.weights, 0.0).max(axis=1)
+    sure[:, _LOAD] *= np.where(claims.grown, 1.0, 1 - faults)[:, None]
     rest = excess - load.sum(axis=1)
     # Work that is longer by a factor, or time in which nothing went on: that may all be in this one step.
     work = claims.expected_s + load.sum(axis=1)

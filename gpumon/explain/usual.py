@@ -76,6 +76,11 @@ class Usual:
         known = self._figures()
         return known[2] if known is not None else None
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether it is known from calm times."""
+        return self._calm.figures() is not None
+
     def _figures(self) -> tuple[float, float, float] | None:
         return self._calm.figures() or self._all.figures()
 
@@ -83,7 +88,9 @@ class Usual:
 class ByLength:
     """Seconds by the length of a prompt: a median for each doubling, interpolated between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_proportion: bool) -> None:
+        """in_proportion: whether a longer prompt than is known takes so much longer; else the same."""
+        self._in_proportion = in_proportion
         self._buckets = [Usual(_EACH) for _ in range(_LENGTHS)]
         self._lengths = [Usual(_EACH) for _ in range(_LENGTHS)]
         self._known: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
@@ -95,17 +102,23 @@ class ByLength:
         self._known = None
 
     def at(self, lengths: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        """Of prompts of these lengths; None while nothing is known. Beyond what is known the nearest counts."""
+        """Of prompts of these lengths; None while nothing is known."""
         if self._known is None:
+            calm = any(bucket.is_calm for bucket in self._buckets)
             pairs = [
                 (where, value)
                 for length, bucket in zip(self._lengths, self._buckets, strict=True)
                 if (value := bucket.value()) is not None and (where := length.value()) is not None
+                # A length that came only while something was wrong says less than the others do.
+                if bucket.is_calm or not calm
             ]
             table = np.array(sorted(pairs)).reshape(-1, 2)
             self._known = (table[:, 0], table[:, 1])
         known, typical = self._known
-        return np.asarray(np.interp(lengths, known, typical), dtype=np.float64) if len(known) else None
+        if not len(known):
+            return None
+        more = np.maximum(lengths / known[-1], 1.0) if self._in_proportion else 1.0
+        return np.asarray(np.interp(lengths, known, typical) * more, dtype=np.float64)
 
 
 class Load:
@@ -125,7 +138,7 @@ class Load:
         """Prompt tokens to be computed, of a request."""
         self.beside = Usual()
         """Those of others that are computed during a request's own prefill."""
-        self.prompt_s = ByLength()
+        self.prompt_s = ByLength(in_proportion=True)
         """From admission to the first token, by prompt tokens to be computed."""
-        self.token_s = ByLength()
+        self.token_s = ByLength(in_proportion=False)
         """What a prompt token adds to a step of the others, by the length of its prompt."""

@@ -44,8 +44,8 @@ class DimensionLike(Protocol):
 class Track(NamedTuple):
     """A group's dimensions over time."""
 
-    seconds: NDArray[np.float64]
-    """(n,), steady, ascending."""
+    seconds: NDArray[np.int64] | NDArray[np.float64]
+    """(n,), steady, ascending: the begin of each value's second. Need not reach over the whole period."""
     values: NDArray[np.floating]
     """(dimensions, n); NaN where not known."""
 

@@ -176,7 +176,7 @@ def _signals(
     return _changes(named, rows[quiet_rows], rows[within(seen, stretch.engine, during)])
 
 
-def _inside(seconds: Floats, period: tuple[float, float] | None) -> NDArray[np.bool_]:
+def _inside(seconds: NDArray[np.int64] | Floats, period: tuple[float, float] | None) -> NDArray[np.bool_]:
     if period is None:
         return np.zeros(len(seconds), dtype=np.bool_)
     return (seconds >= period[0]) & (seconds < period[1])

@@ -65,20 +65,22 @@ class _Steps(NamedTuple):
 class _Model:
     prompts: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=512))
     waiting: deque[_Steps] = field(default_factory=lambda: deque(maxlen=64))
-    usual: Usual = field(default_factory=lambda: Usual(120, 8))
+    usual: Usual = field(default_factory=lambda: Usual(120, 15))
     """Share of pauses."""
     load: Usual = field(default_factory=lambda: Usual(120, 16))
     """Concurrency of requests."""
     cells: TimeCells = field(default_factory=lambda: TimeCells(CELL_S, CELLS))
     gaps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CELLS))
     pauses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CELLS))
+    shares: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CELLS))
+    """Highest share of pauses that was seen of a cell."""
     held_s: float = float("-inf")
     """The end of the newest cell with evidence."""
     fed: int = -1
     """The newest cell that is part of the usual."""
 
     def __post_init__(self) -> None:
-        self.cells.arrays += [self.gaps, self.pauses]
+        self.cells.arrays += [self.gaps, self.pauses, self.shares]
 
 
 class StepPauses:
@@ -147,6 +149,7 @@ def _judge(
     for number in np.unique(np.floor(ends_s / CELL_S).astype(np.int64)).tolist():
         start_s = number * CELL_S
         share = _share(model, number)
+        model.shares[number % CELLS] = max(model.shares[number % CELLS], share or 0.0)
         if share is None or usual is None or usual_load is None or is_held_up:
             continue
         goes_on = start_s - model.held_s <= 2 * _AROUND * CELL_S
@@ -188,8 +191,8 @@ def _learn(model: _Model, newest: int, load: float) -> None:
     model.fed = max(model.fed, newest - CELLS + 1 + _AROUND)
     while model.fed < newest - _SETTLED:
         model.fed += 1
-        share = _share(model, model.fed)
-        if share is not None:
-            calm = 0.0 if model.fed * CELL_S >= model.held_s else 1.0
-            model.usual.feed(share, calm)
-            model.load.feed(load, calm)
+        if _share(model, model.fed) is not None:
+            evidence = 0.0 if model.fed * CELL_S >= model.held_s else 1.0
+            # Like with like: at first some prompts are not known, and more pauses are without a reason.
+            model.usual.feed(float(model.shares[model.fed % CELLS]), evidence)
+            model.load.feed(load, evidence)

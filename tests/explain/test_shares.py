@@ -1,0 +1,279 @@
+"""How an excess is divided: nothing is lost or made up, and who is to blame follows from what held."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from gpumon.catalogue import CAUSES
+from gpumon.explain.causes import INDEX, LOAD, SLOWING, is_fault
+from gpumon.explain.shares import Claims, divide, sureness
+
+Array = NDArray[np.float64]
+
+WIDTH = len(CAUSES)
+STOPPING = sorted(cause for cause in CAUSES if is_fault(cause) and cause not in SLOWING)
+FAULTS = [cause for cause in CAUSES if is_fault(cause) and cause != "straggler"]
+
+
+def one(
+    excess_s: float = 0.010,
+    expected_s: float = 0.020,
+    *,
+    evidence: dict[str, float] | None = None,
+    lost: dict[str, float] | None = None,
+    load_s: dict[str, float] | None = None,
+    weights: dict[str, float] | None = None,
+    grown: bool = False,
+) -> Claims:
+    """One slow stretch; causes that are not named have nothing, weights of 1."""
+
+    def row(told: dict[str, float] | None, other: float = 0.0) -> Array:
+        values = np.full(WIDTH, other)
+        for cause, value in (told or {}).items():
+            values[INDEX[cause]] = value
+        return values
+
+    return Claims(
+        excess_s=np.array([excess_s]),
+        actual_s=np.array([expected_s + excess_s]),
+        expected_s=np.array([expected_s]),
+        load_s=row(load_s)[None],
+        evidence=row(evidence)[None],
+        lost=row(lost)[None],
+        weights=row(weights, 1.0),
+        grown=np.array([grown]),
+    )
+
+
+def parts(claims: Claims) -> dict[str, float]:
+    """Parts of the excess by cause, those that are over a millionth."""
+    (row,) = divide(claims)
+    assert row.sum() == pytest.approx(claims.excess_s[0])
+    return {cause: part for cause, part in zip(CAUSES, (row / row.sum()).tolist(), strict=True) if part > 1e-6}
+
+
+def main(claims: Claims) -> str:
+    found = parts(claims)
+    return max(found, key=lambda cause: found[cause])
+
+
+SECONDS = st.sampled_from([0.0, 1e-300, 1e-12, 1e-9, 1e-3, 1.0, 1e6, 1e12]) | st.floats(0, 1e12) | st.floats(0, 1)
+UNIT = st.sampled_from([0.0, 1e-9, 0.3, 0.5, 1.0]) | st.floats(0, 1)
+
+
+def tables(rows: int, elements: st.SearchStrategy[float]) -> st.SearchStrategy[Array]:
+    return arrays(np.float64, (rows, WIDTH), elements=elements, fill=st.just(0.0))
+
+
+@st.composite
+def claims(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Claims:
+    rows = draw(st.integers(1, 3))
+    load_s = draw(tables(rows, seconds))
+    load_s[:, [cause not in LOAD for cause in CAUSES]] = 0.0
+    column = arrays(np.float64, rows, elements=seconds)
+    return Claims(
+        excess_s=draw(column),
+        actual_s=draw(column),
+        expected_s=draw(column),
+        load_s=load_s,
+        evidence=draw(tables(rows, UNIT)),
+        lost=draw(tables(rows, UNIT)),
+        weights=draw(arrays(np.float64, WIDTH, elements=UNIT, fill=st.just(1.0))),
+        grown=draw(arrays(np.bool_, rows)),
+    )
+
+
+@given(claims())
+def test_what_is_divided_is_the_excess_no_more_and_no_less(told: Claims) -> None:
+    shares = divide(told)
+    assert shares.shape == (len(told.excess_s), WIDTH)
+    assert np.isfinite(shares).all()
+    np.testing.assert_allclose(shares.sum(axis=1), told.excess_s, rtol=1e-9, atol=1e-200)
+
+
+@given(claims())
+def test_no_share_is_negative(told: Claims) -> None:
+    assert (divide(told) >= 0).all()
+
+
+@given(claims())
+def test_what_is_handed_in_stays_as_it_is(told: Claims) -> None:
+    before = [np.copy(column) for column in told]
+    first = divide(told)
+    for column, was in zip(told, before, strict=True):
+        np.testing.assert_array_equal(column, was)
+    np.testing.assert_array_equal(divide(told), first)
+
+
+@given(claims())
+def test_a_stretch_is_divided_alike_whatever_others_there_are(told: Claims) -> None:
+    whole = divide(told)
+    for row in range(len(told.excess_s)):
+        alone = Claims(*(column if column is told.weights else column[row : row + 1] for column in told))
+        np.testing.assert_array_equal(divide(alone)[0], whole[row])
+
+
+@given(claims(st.floats(0, 10)), st.sampled_from(CAUSES[:-1]), UNIT)
+def test_more_evidence_for_a_cause_never_lowers_its_share(told: Claims, cause: str, more: float) -> None:
+    position = INDEX[cause]
+    raised = told.evidence.copy()
+    raised[:, position] = np.maximum(raised[:, position], more)
+    before, after = divide(told)[:, position], divide(told._replace(evidence=raised))[:, position]
+    assert (after >= before - 1e-9 * np.maximum(told.excess_s, 1e-9)).all()
+
+
+@given(claims(st.floats(0, 10)), st.sampled_from(CAUSES[:-1]), UNIT)
+def test_a_cause_that_is_worth_more_by_its_lift_never_has_less(told: Claims, cause: str, more: float) -> None:
+    position = INDEX[cause]
+    raised = told.weights.copy()
+    raised[position] = max(raised[position], more)
+    before, after = divide(told)[:, position], divide(told._replace(weights=raised))[:, position]
+    assert (after >= before - 1e-9 * np.maximum(told.excess_s, 1e-9)).all()
+
+
+@given(claims(st.floats(0, 10)))
+def test_a_cause_without_evidence_or_load_has_no_share(told: Claims) -> None:
+    shares = divide(told)
+    absent = (told.evidence == 0) & (told.load_s == 0)
+    absent[:, INDEX["unexplained"]] = False
+    assert (shares[absent] == 0).all()
+
+
+@given(st.floats(0, 1e12), st.floats(0, 1e12))
+def test_where_nothing_held_and_load_is_as_usual_all_is_unexplained(excess_s: float, expected_s: float) -> None:
+    (row,) = divide(one(excess_s, expected_s))
+    assert row[INDEX["unexplained"]] == excess_s
+    assert row.sum() == excess_s
+
+
+def test_without_stretches_there_is_nothing_to_divide() -> None:
+    none, table = np.zeros(0), np.zeros((0, WIDTH))
+    told = Claims(none, none, none, table, table, table, np.ones(WIDTH), np.zeros(0, dtype=bool))
+    assert divide(told).shape == (0, WIDTH)
+
+
+def test_numbers_beyond_all_measure_make_no_noise() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in (5e-324, 1e-300, 1e100):
+            everything = dict.fromkeys(CAUSES, 1.0)
+            load_s = {cause: size for cause in LOAD}
+            row = divide(one(size, size, evidence=everything, lost=everything, load_s=load_s))
+            assert np.isfinite(row).all()
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+def test_a_sure_fault_that_can_have_cost_it_has_most_of_an_excess(cause: str) -> None:
+    found = parts(one(0.010, 0.020, evidence={cause: 0.95}, lost={cause: 1 / 3}))
+    assert found[cause] > 0.9
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+def test_a_fault_that_is_hardly_likely_has_nothing(cause: str) -> None:
+    assert parts(one(evidence={cause: 0.05}, lost={cause: 0.5})) == {"unexplained": pytest.approx(1.0)}
+
+
+@pytest.mark.parametrize("cause", sorted(SLOWING - {"straggler"}))
+def test_a_fault_has_no_more_than_it_can_have_cost(cause: str) -> None:
+    # A clock that fell by 5 % makes no gap of 0.5 s.
+    found = parts(one(0.480, 0.020, evidence={cause: 1.0}, lost={cause: 0.05}))
+    assert found["unexplained"] > 0.9
+
+
+@pytest.mark.parametrize("cause", STOPPING)
+def test_time_in_which_nothing_went_on_may_all_be_in_one_step(cause: str) -> None:
+    # Of the half second around this one step 0.4 s were lost; the step is one that takes 20 ms.
+    assert parts(one(0.400, 0.020, evidence={cause: 1.0}, lost={cause: 0.8}))[cause] > 0.9
+
+
+def test_of_two_faults_that_fit_alike_each_has_half() -> None:
+    both = {"pcie": 0.9, "memory_bandwidth": 0.9}
+    found = parts(one(0.010, 0.020, evidence=both, lost=dict.fromkeys(both, 0.4)))
+    assert found["pcie"] == pytest.approx(0.5)
+    assert found["memory_bandwidth"] == pytest.approx(0.5)
+
+
+def test_a_condition_that_costs_nothing_by_its_lift_leaves_the_excess_to_one_that_does() -> None:
+    both = {"power_throttle": 1.0, "pcie": 1.0}
+    found = parts(one(evidence=both, lost=dict.fromkeys(both, 0.4), weights={"power_throttle": 0.1}))
+    assert found["pcie"] > 5 * found["power_throttle"]
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+def test_a_straggler_with_a_fault_of_its_own_is_not_the_reason(cause: str) -> None:
+    both = {"straggler": 1.0, cause: 1.0}
+    found = parts(one(evidence=both, lost=dict.fromkeys(both, 0.4)))
+    assert "straggler" not in found
+    assert found[cause] > 0.9
+
+
+def test_a_straggler_without_a_reason_is_one() -> None:
+    assert main(one(evidence={"straggler": 1.0}, lost={"straggler": 0.4})) == "straggler"
+
+
+def test_load_does_not_speak_for_a_straggler() -> None:
+    both = {"straggler": 1.0, "kv_pressure": 1.0, "queueing": 1.0}
+    assert "straggler" in parts(one(evidence=both, lost=dict.fromkeys(both, 0.4)))
+
+
+@pytest.mark.parametrize("cause", ["batch_growth", "long_context", "prefill_interference"])
+def test_what_load_is_worth_is_the_loads(cause: str) -> None:
+    assert parts(one(0.010, load_s={cause: 0.010}, grown=True)) == {cause: pytest.approx(1.0)}
+
+
+def test_load_that_is_worth_more_than_the_excess_takes_no_more_than_it() -> None:
+    found = parts(one(0.010, load_s={"prefill_interference": 0.030, "long_context": 0.010}))
+    assert found["prefill_interference"] == pytest.approx(0.75)
+    assert found["long_context"] == pytest.approx(0.25)
+
+
+def test_load_that_is_worth_little_does_not_take_what_else_there_is() -> None:
+    assert parts(one(0.010, load_s={"prefill_interference": 0.0001}))["unexplained"] > 0.9
+
+
+FAULT = {"thermal_throttle": 1.0}
+CAP = {"thermal_throttle": 0.4}
+
+
+@pytest.mark.parametrize("cause", ["batch_growth", "long_context"])
+def test_a_batch_that_grew_behind_a_sure_fault_is_the_faults(cause: str) -> None:
+    # The step takes 20 ms, 25 with the larger batch, and a clock that fell by 40 % makes that 41.7.
+    grown_s, excess_s = 0.005, 0.0217
+    told = one(excess_s, 0.020, evidence=FAULT, lost=CAP, load_s={cause: grown_s})
+    found = parts(told)
+    assert cause not in found
+    assert found["thermal_throttle"] > 0.95
+
+
+def test_a_batch_that_grew_because_more_requests_came_is_load_beside_a_fault() -> None:
+    found = parts(one(0.0217, 0.020, evidence=FAULT, lost=CAP, load_s={"batch_growth": 0.005}, grown=True))
+    assert found["batch_growth"] == pytest.approx(0.005 / 0.0217, rel=0.1)
+    assert found["thermal_throttle"] > 0.6
+
+
+def test_a_queue_behind_a_sure_fault_is_no_cause_between_tokens() -> None:
+    both = {**FAULT, "queueing": 1.0, "kv_pressure": 1.0}
+    lost = dict.fromkeys(both, 0.4)
+    assert set(parts(one(evidence=both, lost=lost))) == {"thermal_throttle"}
+    assert {"queueing", "kv_pressure"} <= set(parts(one(evidence=both, lost=lost, grown=True)))
+
+
+def test_a_prefill_of_others_is_theirs_beside_a_fault() -> None:
+    found = parts(one(0.030, 0.020, evidence=FAULT, lost={"thermal_throttle": 0.1}, load_s={"prefill_interference": 0.025}))
+    assert found["prefill_interference"] > 0.75
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_sureness_rises_with_evidence_from_none_to_all(less: float, more: float) -> None:
+    assume(less <= more)
+    low, high = sureness(np.array([less, more])).tolist()
+    assert 0 <= low <= high <= 1
+    assert sureness(np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
