@@ -80,7 +80,7 @@ def _causes(causes: Sequence[CauseLost]) -> Figure:
         "orientation": "h",
         "x": [each.seconds for each in shown_causes],
         "y": [_text(each.title) for each in shown_causes],
-        "text": [f"{seconds(each.seconds)}, {percent(each.share)}" for each in shown_causes],
+        "text": [_text(f"{seconds(each.seconds)}, {percent(each.share)}") for each in shown_causes],
         "textposition": "auto",
         "hoverinfo": "text",
         "marker": {"color": [colour(each.cause) for each in shown_causes]},
@@ -231,7 +231,7 @@ def _surface(surface: Surface) -> Figure:
         "text": counted,
         "hoverinfo": "text",
         "colorscale": [[0, "#fef5e7"], [0.5, "#f0932b"], [1, "#7b241c"]],
-        "colorbar": {"title": {"text": f"{measure(surface)}, s"}},
+        "colorbar": {"title": {"text": _text(f"{measure(surface)}, s")}},
         "xgap": 2,
         "ygap": 2,
     }

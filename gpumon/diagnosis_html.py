@@ -59,20 +59,23 @@ h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}h2
 .verdict{font-size:1.1rem}.verdict p:first-child{font-weight:600}.dim{color:#666}
 .scroll{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0}caption{text-align:left;color:#666}
 th,td{padding:.25rem .8rem .25rem 0;text-align:right;vertical-align:top;border-bottom:1px solid #e4e4e4}
-th.t,td.t{text-align:left}tr.mark td{background:#fdecea}
+th.t,td.t{text-align:left}td:not(.t){white-space:nowrap}tr.mark td{background:#fdecea}
 .bad,.critical{color:#b03a2e;font-weight:600}.suspect,.warning{color:#9a7d0a;font-weight:600}.ok{color:#1e8449}
 .unknown,.info{color:#666}.chip{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
 code{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1rem .3rem}
 """
 
 
-def page(said: Diagnosis, command: str) -> str:
-    """The document. command: what a trace id completes, such as ``gpumon explain``; empty where nobody can be asked."""
-    plots = figures(said)
-    script = _plotly() if plots else ""
-    scripts = [script, _DRAW] if script else []
-    if not script:
-        plots = {}
+def page(said: Diagnosis, command: str, script: str | None = None) -> str:
+    """The document. command: what a trace id completes, such as ``gpumon explain``; empty where nobody can be asked.
+
+    script: plotly's; None: that of its package, empty: there are no plots then.
+    """
+    plots = figures(said) if script != "" else {}
+    if script is None:
+        script = plotly_script() if plots else ""
+    scripts = [script, _DRAW] if script and plots else []
+    plots = plots if scripts else {}
     sources = " ".join(f"'sha256-{_hash(text)}'" for text in scripts) or "'none'"
     policy = (
         f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -388,7 +391,7 @@ def _data(plots: dict[str, Figure]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _plotly() -> str:
+def plotly_script() -> str:
     """plotly's JavaScript; empty where the package came without it."""
     try:
         text = (importlib.resources.files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")

@@ -40,7 +40,8 @@ _TRACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 def render(console: Console, said: Diagnosis, command: str, everything: bool = False) -> None:
     """Write it. command: what a trace id completes, such as ``gpumon explain``; empty where nobody can be asked."""
     for line in lines(said, command, console.width, everything):
-        console.print(line, crop=False)  # commands stay whole, to be copied
+        # Commands stay whole, to be copied.
+        console.print(line, soft_wrap=isinstance(line, Text) and line.no_wrap is True)
 
 
 def lines(said: Diagnosis, command: str, width: int, everything: bool) -> Lines:
@@ -159,7 +160,7 @@ def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool) ->
         line.append(f", {engine(each.server, each.model)}")
         line.append(f", tenant {printable(each.tenant, 30)}" if each.tenant else "")
         asked = ready(command, each.trace_id) or f"trace {printable(each.trace_id)}"
-        told += [line, Text(f"  {asked}", no_wrap=True, overflow="ignore")]
+        told += [line, Text(f"  {asked}", no_wrap=True)]
     return told + rest(chosen, requests)
 
 

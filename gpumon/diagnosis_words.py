@@ -60,4 +60,4 @@ def clock(unix_s: float) -> str:
     try:
         return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
     except (ValueError, OverflowError, OSError):
-        return f"{unix_s:.0f}"
+        return f"{unix_s:.6g}"

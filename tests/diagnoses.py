@@ -76,10 +76,10 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
         ),
         actions=(Action(text="Look at fans and air flow.", cause="thermal_throttle", seconds=288.0),),
         matrix=(
-            _row("sm_clock", "SM clock", "hertz", "≥ 1.9 GHz", 1.005e9, 1.98e9, -0.83, "bad"),
-            _row("gpu_temperature", "GPU temperature", "celsius", "< 85 °C", 91.0, 74.0, 0.79, "suspect"),
-            _row("major_faults", "major faults per s", "", "< 10", 0.0, 0.0, None, "ok"),
-            _row("nvlink_errors", "NVLink errors per s", "", "0", None, None, None, "unknown"),
+            _row("sm_clock", "SM clock over its maximum", "ratio", "> 0.7", 0.508, 1.0, -0.83, "bad"),
+            _row("temperature", "GPU temperature", "celsius", "< 85", 91.0, 74.0, 0.79, "suspect"),
+            _row("major_faults", "major page faults", "faults/s", "< 50", 0.0, 0.0, None, "ok"),
+            _row("nvlink", "NVLink, both ways", "bytes/s", "", None, None, None, "unknown"),
         ),
         before_during=BeforeDuring(
             during=Period(start=SINCE + 600.0, end=SINCE + 800.0),

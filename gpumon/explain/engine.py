@@ -30,8 +30,9 @@ from gpumon.explain.correlations import Correlations
 from gpumon.explain.dimensions import DIMENSIONS, Dimensions
 from gpumon.explain.explained import Account, Explained
 from gpumon.explain.group import Group, Key, group_of, holders_by_gpu, keys_of, pids_of
-from gpumon.explain.group_state import Accounts, Due, GroupState, Stretches
+from gpumon.explain.group_state import Accounts, Due, GroupState
 from gpumon.explain.latency_tracks import LatencyTracks
+from gpumon.explain.learning import Stretches
 from gpumon.explain.request_log import RequestLog
 from gpumon.explain.signs import Witness
 from gpumon.explain.steps import ran_of
@@ -228,7 +229,7 @@ class Explanation:
             if not entities.known.isdisjoint(incident_keys(incident.entity, scene.holders))
         ]
         touched = _touched(concerned, scene.at_s)
-        found = self._groups[group].explain(due, self._board, entities.keys, touched)
+        found = self._groups[group].explain(due, self._board, entities.keys, touched, scene.at_s)
         explained = [
             Explained(
                 record=replace(each.record, token_ns=None, token_counts=None, rank_steps={}),

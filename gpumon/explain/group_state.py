@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from gpumon.catalogue import CAUSES
 from gpumon.explain.board import CELL_S, Board
 from gpumon.explain.causes import INDEX
-from gpumon.explain.expected import Expected, Look, size_of
 from gpumon.explain.explained import Account, Share, SlowGap
 from gpumon.explain.first_token import BEFORE_S, Judged, Waited, judge
 from gpumon.explain.group import Group, Key
+from gpumon.explain.learning import OVER_S, Learning, Stretches
 from gpumon.explain.lift import Slowness, weight
 from gpumon.explain.load import GroupLoad, Others, Ran
 from gpumon.explain.shares import Array, Claims, divide, held_up
 from gpumon.explain.signs import Fact
 from gpumon.explain.steps import Slow, Steps, slow_of, steps_of
-from gpumon.explain.usual import Load, Usual
+from gpumon.explain.usual import Usual
 from gpumon.model import RequestRecord, Unit
 
 GROWN: Final = 1.25
@@ -33,20 +33,14 @@ GROWN: Final = 1.25
 ABOVE: Final = 1.15
 CAME: Final = 1.4
 """Times the usual arrivals, over half a minute, from where on more come."""
-OVER_S: Final = 30.0
 SLOW_GAPS: Final = 64
 _BEHIND: Final = 0.5
 _ALONE_S: Final = 0.5
 """A gap in which one can tell whether others made tokens."""
 _ALONE: Final = 8.0
 _GOES_ON: Final = 0.3
-_SAMPLE: Final = 512
-_FEW: Final = 5
-_COSTS: Final = 32
 _LEAST_SHARE: Final = 1e-6
 _NOTHING = Account(None, 0.0, 0.0, ())
-
-Stretches = Sequence[tuple[float, float]]
 
 
 class Due(NamedTuple):
@@ -81,23 +75,27 @@ class GroupState:
         self.group = group
         self.seen_s = 0.0
         self.load = GroupLoad()
-        self.usual = Load()
-        self.expected = Expected()
+        self._learning = Learning(self.load)
+        self.usual = self._learning.usual
+        self.expected = self._learning.expected
         self.slowness = Slowness()
 
-    def explain(self, due: Sequence[Due], board: Board, keys: list[Key], touched: Stretches) -> list[Accounts] | None:
+    def explain(
+        self, due: Sequence[Due], board: Board, keys: list[Key], touched: Stretches, at_s: float
+    ) -> list[Accounts] | None:
         """Accounts of requests that ended some seconds ago; None while too little is known to expect anything.
 
         keys: of what the group runs on. touched: stretches (steady seconds) in which an incident held on any of that.
-        Learns what is usual from these same requests.
+        at_s: now. Learns what is usual from these same requests.
         """
         runs = [each.ran for each in due]
         steps = steps_of([each.record for each in due], runs)
         begin_s, end_s = min(ran.start_s for ran in runs), max(ran.end_s for ran in runs)
         others = self.load.others(begin_s - 1.0, end_s)
         running, context = self.load.at((steps.starts_s + steps.ends_s) / 2)
-        self._learn_steps(steps, running, context, others, touched)
-        self._learn_requests(due, others, touched)
+        self._learning.steps(steps, running, context, others, at_s)
+        self._learning.requests(runs, others, at_s)
+        self._learning.settle(touched, at_s)
         if not self.expected.is_known:
             return None
         lifts = self.slowness.lifts(board, keys)
@@ -132,7 +130,7 @@ class GroupState:
         tokens, lengths = around.others.between(steps.starts_s[inside], steps.ends_s[inside])
         cost_s = self.usual.token_s.at(np.maximum(lengths, 1.0))
         if cost_s is None:
-            cost_s = np.full(len(tokens), self._own_cost_s())
+            cost_s = np.full(len(tokens), self._learning.own_cost_s())
         load_s[:, INDEX["prefill_interference"]] = np.bincount(which, tokens * cost_s, count)[:count]
         evidence, lost = self._conditions(slow.starts_s, slow.ends_s, around)
         excess_s = slow.excess_s
@@ -359,72 +357,6 @@ class GroupState:
             came, tokens = self.load.arrived(second - OVER_S, second)
             known.append(came > CAME * usual or tokens > CAME * max(brought, 1.0))
         return np.array(known, dtype=bool)[places]
-
-    # --- learning -----------------------------------------------------------------------------------------------------
-
-    def _learn_steps(self, steps: Steps, running: Array, context: Array, others: Others, touched: Stretches) -> None:
-        """Looks at what steps take, from at most 512 of them."""
-        if not len(steps.owners):
-            return
-        stride = max(1, len(steps.owners) // _SAMPLE)
-        some = np.arange(0, len(steps.owners), stride)
-        starts, ends = steps.starts_s[some], steps.ends_s[some]
-        tokens, lengths = others.between(starts, ends)
-        calm = _calm(starts, ends, touched)
-        each_s = (ends - starts) / steps.counts[some]
-        batch, whole = running[some], context[some]
-        alone = (tokens == 0) | (steps.counts[some] > 1)
-        if alone.sum() < _FEW:
-            alone[:] = True
-        for is_calm in (True, False):
-            chosen = alone & (calm == is_calm)
-            sizes = np.array([size_of(value) for value in batch[chosen].tolist()])
-            for size in np.unique(sizes).tolist():
-                of = np.flatnonzero(chosen)[sizes == size]
-                if len(of) >= _FEW or len(some) < 4 * _FEW:
-                    look = Look(*(float(np.median(column[of])) for column in (batch, whole, each_s)))
-                    self.expected.learn(look, calm=is_calm)
-        is_calm = bool(calm.mean() > 0.5)
-        rows = calm if is_calm else ~calm
-        self.usual.running.add(float(np.median(batch[rows])), calm=is_calm)
-        self.usual.context.add(float(np.median((whole / batch)[rows])), calm=is_calm)
-        if self.expected.is_known:
-            late_s = each_s - self.expected.gaps(batch, whole)
-            costly = np.flatnonzero((tokens > 16) & (steps.counts[some] == 1) & (late_s > 0))
-            for row in costly[:: max(1, len(costly) // _COSTS)].tolist():
-                cost_s = float(late_s[row] / tokens[row])
-                self.usual.token_s.add(float(lengths[row]), cost_s, calm=bool(calm[row]))
-
-    def _learn_requests(self, due: Sequence[Due], others: Others, touched: Stretches) -> None:
-        """Waits and prompts."""
-        starts, firsts = np.array([each.ran.start_s for each in due]), np.array([each.ran.first_s for each in due])
-        admitted = np.array([each.ran.admitted_s for each in due])
-        calm = _calm(starts, firsts, touched)
-        beside, _ = others.between(admitted, firsts)
-        for row, each in enumerate(due):
-            ran, is_calm = each.ran, bool(calm[row])
-            self.usual.queue_s.add(ran.admitted_s - ran.start_s, calm=is_calm)
-            if ran.first_s > ran.admitted_s:
-                self.usual.computed.add(float(ran.computed), calm=is_calm)
-                self.usual.beside.add(max(0.0, float(beside[row]) - ran.computed), calm=is_calm)
-                self.usual.prompt_s.add(float(max(ran.computed, 1)), ran.first_s - ran.admitted_s, calm=is_calm)
-        end_s = float(starts.max())
-        came, brought = self.load.arrived(end_s - OVER_S, end_s)
-        self.usual.arrivals.add(came, calm=bool(calm.all()))
-        self.usual.brought.add(brought, calm=bool(calm.all()))
-
-    def _own_cost_s(self) -> float:
-        """What a prompt token costs, as long as only whole prompts tell: an upper bound."""
-        computed = self.usual.computed.mean()
-        at = self.usual.prompt_s.at(np.array([max(computed, 1.0)])) if computed else None
-        return float(at[0]) / max(computed or 1.0, 1.0) if at is not None else 0.0
-
-
-def _calm(starts_s: Array, ends_s: Array, touched: Stretches) -> NDArray[np.bool_]:
-    calm = np.ones(len(starts_s), dtype=bool)
-    for first_s, last_s in touched:
-        calm &= (ends_s < first_s) | (starts_s > last_s)
-    return calm
 
 
 def _at_most(values: Array, usual: Usual, room: float) -> Array:

@@ -45,8 +45,8 @@ class SecondTrack:
         is_new, is_level = ~np.isnan(values), self._is_level
         at_s = np.where(is_new, at_s, now_s)
         moments = np.floor(at_s)
-        # A level goes on until the second before the next one; a second that has not passed may still get its own.
-        last_s = np.minimum(np.where(is_new, moments, float(now)) - 1.0, np.floor(self._level_s + hold_s) - 1.0)
+        # A level goes on until the second before the next one; one of the last second may still be under way.
+        last_s = np.minimum(np.where(is_new, moments, now - 1.0) - 1.0, np.floor(self._level_s + hold_s) - 1.0)
         held = is_level & ~np.isnan(self._level)
         self._write(self._filled + 1, np.where(held, last_s, -1.0), self._level)
         firsts = np.where(is_level, moments, np.floor(np.where(is_new, since_s, now_s) - 0.5) + 1.0)

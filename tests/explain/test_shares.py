@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -65,8 +64,13 @@ def main(claims: Claims) -> str:
     return max(found, key=lambda cause: found[cause])
 
 
-SECONDS = st.sampled_from([0.0, 1e-300, 1e-12, 1e-9, 1e-3, 1.0, 1e6, 1e12]) | st.floats(0, 1e12) | st.floats(0, 1)
-UNIT = st.sampled_from([0.0, 1e-9, 0.3, 0.5, 1.0]) | st.floats(0, 1)
+def above(least: float, most: float) -> st.SearchStrategy[float]:
+    """From least to most, or 0."""
+    return st.just(0.0) | st.floats(least, most)
+
+
+SECONDS = st.sampled_from([0.0, 1e-12, 1e-9, 1e-3, 1.0, 1e6, 1e12]) | above(1e-12, 1e12) | above(1e-6, 10.0)
+UNIT = st.sampled_from([0.0, 1e-9, 0.3, 0.5, 0.7, 1.0]) | above(1e-9, 1.0)
 
 
 def tables(rows: int, elements: st.SearchStrategy[float]) -> st.SearchStrategy[Array]:
@@ -104,6 +108,20 @@ def test_no_share_is_negative(told: Claims) -> None:
     assert (divide(told) >= 0).all()
 
 
+def test_load_that_takes_all_leaves_nothing_below_nothing() -> None:
+    random = np.random.default_rng(5)
+    rows = 2000
+    load_s, evidence = np.zeros((rows, WIDTH)), np.zeros((rows, WIDTH))
+    load_s[:, INDEX["prefill_interference"]] = random.uniform(0.01, 1.0, rows)
+    load_s[:, INDEX["long_context"]] = random.uniform(0.01, 1.0, rows)
+    evidence[:, INDEX["thermal_throttle"]] = 0.3
+    excess_s = random.uniform(0.0, 0.02, rows)
+    told = Claims(excess_s, excess_s, excess_s, load_s, evidence, evidence, np.ones(WIDTH), np.zeros(rows, dtype=bool))
+    shares = divide(told._replace(grown=~told.grown))
+    assert (shares >= 0).all()
+    np.testing.assert_allclose(shares.sum(axis=1), excess_s, rtol=1e-9)
+
+
 @given(claims())
 def test_what_is_handed_in_stays_as_it_is(told: Claims) -> None:
     before = [np.copy(column) for column in told]
@@ -121,25 +139,53 @@ def test_a_stretch_is_divided_alike_whatever_others_there_are(told: Claims) -> N
         np.testing.assert_array_equal(divide(alone)[0], whole[row])
 
 
-@given(claims(st.floats(0, 10)), st.sampled_from(CAUSES[:-1]), UNIT)
-def test_more_evidence_for_a_cause_never_lowers_its_share(told: Claims, cause: str, more: float) -> None:
+LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+
+
+def grid(cause: str, rival: str) -> Claims:
+    """All combinations of a cause with a rival, with load of several worths, and of their evidence and caps."""
+    axes = np.meshgrid(
+        *((0.003, 0.01, 0.03, 0.2), (0.01, 0.05)),  # excess, expected
+        *((0.0, 0.4, 1.0), (0.0, 0.4, 1.0), (0.2,)),  # of the cause and of the rival evidence; its cap
+        *((0.0, 0.05, 0.2, 0.6), (0.0, 0.005, 0.1), (0.0, 0.005)),  # cap, batch, prefill
+        (0.0, 1.0),
+    )
+    excess, expected, evidence, other, other_lost, lost, batch, prefill, grown = (axis.ravel() for axis in axes)
+    tables = np.zeros((3, len(excess), WIDTH))
+    tables[:2, :, INDEX[rival]] = other, other_lost
+    tables[:2, :, INDEX[cause]] = evidence, lost
+    tables[2, :, INDEX["batch_growth"]], tables[2, :, INDEX["prefill_interference"]] = batch, prefill
+    return Claims(excess, expected + excess, expected, tables[2], tables[0], tables[1], np.ones(WIDTH), grown > 0)
+
+
+@pytest.mark.parametrize("cause", CAUSES[:-1])
+def test_more_evidence_for_a_cause_never_lowers_its_share(cause: str) -> None:
     position = INDEX[cause]
-    raised = told.evidence.copy()
-    raised[:, position] = np.maximum(raised[:, position], more)
-    before, after = divide(told)[:, position], divide(told._replace(evidence=raised))[:, position]
-    assert (after >= before - 1e-9 * np.maximum(told.excess_s, 1e-9)).all()
+    for rival in ("pcie", "process_stopped", "kv_pressure", "straggler"):
+        told = grid(cause, rival)
+        before = np.zeros(len(told.excess_s))
+        for level in LEVELS:
+            evidence = told.evidence.copy()
+            evidence[:, position] = level
+            after = divide(told._replace(evidence=evidence))[:, position]
+            assert (after >= before - 1e-9 * told.excess_s).all(), (rival, level)
+            before = after
 
 
-@given(claims(st.floats(0, 10)), st.sampled_from(CAUSES[:-1]), UNIT)
-def test_a_cause_that_is_worth_more_by_its_lift_never_has_less(told: Claims, cause: str, more: float) -> None:
-    position = INDEX[cause]
-    raised = told.weights.copy()
-    raised[position] = max(raised[position], more)
-    before, after = divide(told)[:, position], divide(told._replace(weights=raised))[:, position]
-    assert (after >= before - 1e-9 * np.maximum(told.excess_s, 1e-9)).all()
+@pytest.mark.parametrize("cause", CAUSES[:-1])
+def test_a_higher_cap_or_a_higher_lift_never_lowers_a_share(cause: str) -> None:
+    told, position = grid(cause, "pcie"), INDEX[cause]
+    for column in ("lost", "weights"):
+        before = np.zeros(len(told.excess_s))
+        for level in LEVELS:
+            values = np.copy(getattr(told, column))
+            values[..., position] = level
+            after = divide(told._replace(**{column: values}))[:, position]
+            assert (after >= before - 1e-9 * told.excess_s).all(), (column, level)
+            before = after
 
 
-@given(claims(st.floats(0, 10)))
+@given(claims(above(1e-6, 10.0)))
 def test_a_cause_without_evidence_or_load_has_no_share(told: Claims) -> None:
     shares = divide(told)
     absent = (told.evidence == 0) & (told.load_s == 0)
@@ -160,14 +206,14 @@ def test_without_stretches_there_is_nothing_to_divide() -> None:
     assert divide(told).shape == (0, WIDTH)
 
 
-def test_numbers_beyond_all_measure_make_no_noise() -> None:
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+def test_the_largest_and_smallest_numbers_make_no_noise(size: float) -> None:
+    everything = dict.fromkeys(CAUSES, 1.0)
+    load_s = dict.fromkeys(LOAD, size)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for size in (5e-324, 1e-300, 1e100):
-            everything = dict.fromkeys(CAUSES, 1.0)
-            load_s = {cause: size for cause in LOAD}
-            row = divide(one(size, size, evidence=everything, lost=everything, load_s=load_s))
-            assert np.isfinite(row).all()
+        row = divide(one(size, size, evidence=everything, lost=everything, load_s=load_s))
+    assert row.sum() == pytest.approx(size, rel=1e-9)
 
 
 @pytest.mark.parametrize("cause", FAULTS)
@@ -243,13 +289,10 @@ FAULT = {"thermal_throttle": 1.0}
 CAP = {"thermal_throttle": 0.4}
 
 
-@pytest.mark.parametrize("cause", ["batch_growth", "long_context"])
-def test_a_batch_that_grew_behind_a_sure_fault_is_the_faults(cause: str) -> None:
+def test_a_batch_that_grew_behind_a_sure_fault_is_the_faults() -> None:
     # The step takes 20 ms, 25 with the larger batch, and a clock that fell by 40 % makes that 41.7.
-    grown_s, excess_s = 0.005, 0.0217
-    told = one(excess_s, 0.020, evidence=FAULT, lost=CAP, load_s={cause: grown_s})
-    found = parts(told)
-    assert cause not in found
+    found = parts(one(0.0217, 0.020, evidence=FAULT, lost=CAP, load_s={"batch_growth": 0.005}))
+    assert "batch_growth" not in found
     assert found["thermal_throttle"] > 0.95
 
 
@@ -267,7 +310,9 @@ def test_a_queue_behind_a_sure_fault_is_no_cause_between_tokens() -> None:
 
 
 def test_a_prefill_of_others_is_theirs_beside_a_fault() -> None:
-    found = parts(one(0.030, 0.020, evidence=FAULT, lost={"thermal_throttle": 0.1}, load_s={"prefill_interference": 0.025}))
+    found = parts(
+        one(0.030, 0.020, evidence=FAULT, lost={"thermal_throttle": 0.1}, load_s={"prefill_interference": 0.025})
+    )
     assert found["prefill_interference"] > 0.75
 
 

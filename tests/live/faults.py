@@ -4,10 +4,10 @@ Each is a context manager that gives an ``Episode``: when it was, by the wall cl
 counters, which is what gpumon's numbers are compared with. Whatever a test does meanwhile, the process is left as it
 was: running, on its own CPUs, without a quota.
 
-- ``paged_out``: process_madvise(2) with MADV_PAGEOUT on the mapping of the weights. It needs ptrace access to the
-  process and CAP_SYS_NICE, or with newer kernels none of it for a child of the same user; a file that only this process
-  maps, or the kernel leaves its pages; and a disk behind it. Pages that are clean leave the page cache at once, so the
-  faults are major ones: dropping the file's cache (POSIX_FADV_DONTNEED) adds nothing, for it spares mapped pages.
+- ``paged_out``: process_madvise(2) with MADV_PAGEOUT on the mapping of the weights. It needs CAP_SYS_NICE and ptrace
+  access; where that is refused, the process is asked to do the same to itself. Clean pages of a file leave the page
+  cache at once, so they come back by major faults: dropping the file's cache (POSIX_FADV_DONTNEED) would add nothing,
+  for that spares pages that are mapped. Nobody else must map the file, or the kernel leaves its pages.
 - ``starved_cpu``: sched_setaffinity(2) of all threads and of busy loops onto one CPU; no privilege.
 - ``throttled_cpu``: a quota on the process's cgroup, one of its own (``tests.live.cgroup``, which needs privileges).
 - ``stopped``: SIGSTOP, then SIGCONT.
@@ -16,7 +16,6 @@ was: running, on its own CPUs, without a quota.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import signal
 import subprocess
@@ -26,14 +25,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.e2e.waiting import eventually, settle
-from tests.live.cgroup import Cgroup, ForbiddenError
+from tests.live.cgroup import Cgroup
 from tests.live.maps import mappings, runqueue_wait_s, stat, threads
+from tests.live.server import LlamaServer
 
 _PROCESS_MADVISE = 440  # on every architecture
 _MADV_PAGEOUT = 21
+_BACK = 0.5
+"""Share of the pages that must be back: some of them stay (just read, or asked for meanwhile)."""
+_BACK_WITHIN_S = 0.5
+"""A server without work does not want them."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -58,12 +61,10 @@ class Episode:
 
 
 @contextmanager
-def paged_out(pid: int, file: Path, *, pages: int = 1024, every_s: float = 0.1) -> Iterator[Episode]:
-    """Take so many pages of the file's mapping away, over and over: another stretch of it each time.
-
-    Raises ForbiddenError where the kernel forbids it or does not know it.
-    """
-    with _counted(pid) as episode, _Pager(pid, file, pages, every_s):
+def paged_out(server: LlamaServer, *, pages: int = 1024, pause_s: float = 0.05) -> Iterator[Episode]:
+    """Take so many pages of its weights away, over and over: another stretch of them each time, so long after most of
+    the last one are back, that a slow disk makes it slow, but not stand still."""
+    with _counted(server.pid) as episode, _Pager(server, pages, pause_s):
         yield episode
 
 
@@ -141,43 +142,43 @@ def _counted(pid: int) -> Iterator[Episode]:
 class _Pager:
     """Pages out in a thread, from the beginning to the end of its block."""
 
-    def __init__(self, pid: int, file: Path, pages: int, every_s: float) -> None:
-        self._ranges = mappings(pid, file)
-        assert self._ranges, f"{file} is not mapped by process {pid}"
-        self._bytes = pages * PAGE_BYTES
-        self._every_s = every_s
-        self._pidfd = os.pidfd_open(pid)
+    def __init__(self, server: LlamaServer, pages: int, pause_s: float) -> None:
+        ranges = mappings(server.pid, server.weights)
+        assert ranges, f"{server.weights} is not mapped by process {server.pid}"
+        self._server = server
+        self._start, self._end = max(ranges, key=lambda found: found[1] - found[0])
+        self._pages = pages
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="pager", daemon=True)
-        self._at = 0
-        self.error: ForbiddenError | None = None
 
     def __enter__(self) -> None:
-        try:
-            self._page_out()
-        except ForbiddenError:
-            os.close(self._pidfd)
-            raise
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(30)
-        os.close(self._pidfd)
-        assert self.error is None, self.error
+        assert not self._thread.is_alive(), "the pager did not end"
 
     def _go_on(self) -> None:
+        pidfd = os.pidfd_open(self._server.pid)
+        begin = self._start
         try:
-            while not self._stop.wait(self._every_s):
-                self._page_out()
-        except ForbiddenError as error:
-            self.error = error
+            while not self._stop.wait(self._pause_s):
+                length = min(self._pages * PAGE_BYTES, self._end - begin)
+                faults = stat(self._server.pid).major_faults
+                if not _page_out(pidfd, begin, length):
+                    self._server.page_out(begin, length)
+                begin = begin + length if begin + length < self._end else self._start
+                self._await_faults(faults + length // PAGE_BYTES * _BACK)
+        finally:
+            os.close(pidfd)
 
-    def _page_out(self) -> None:
-        start, end = max(self._ranges, key=lambda found: found[1] - found[0])
-        begin = start + self._at % (end - start)
-        self._at += self._bytes
-        _madvise(self._pidfd, begin, min(self._bytes, end - begin))
+    def _await_faults(self, count: float) -> None:
+        until_s = time.monotonic() + _BACK_WITHIN_S
+        while stat(self._server.pid).major_faults < count and time.monotonic() < until_s:
+            if self._stop.wait(0.005):
+                return
 
 
 class _Stretch(ctypes.Structure):
@@ -186,18 +187,15 @@ class _Stretch(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-def _madvise(pidfd: int, start: int, length: int) -> None:
+def _page_out(pidfd: int, start: int, length: int) -> bool:
+    """Of another process; False where the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     stretch = _Stretch(start, length)
     done = libc.syscall(
         *(ctypes.c_long(_PROCESS_MADVISE), ctypes.c_int(pidfd), ctypes.byref(stretch), ctypes.c_size_t(1)),
         *(ctypes.c_int(_MADV_PAGEOUT), ctypes.c_uint(0)),
     )
-    code = ctypes.get_errno()
-    if done < 0 and code == errno.ESRCH:
-        return  # it ended
-    if done < 0:
-        raise ForbiddenError(f"process_madvise(MADV_PAGEOUT): {os.strerror(code)}")
+    return int(done) >= 0
 
 
 _BUSY_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"

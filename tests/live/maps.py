@@ -38,5 +38,10 @@ def threads(pid: int) -> list[int]:
 
 def runqueue_wait_s(pid: int) -> float:
     """Seconds that the threads there are now have waited for a CPU."""
-    waits = [Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[1] for tid in threads(pid)]
-    return sum(int(wait) for wait in waits) / 1e9
+    total_ns = 0
+    for tid in threads(pid):
+        try:
+            total_ns += int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # a thread may end at any time
+    return total_ns / 1e9

@@ -70,6 +70,12 @@ class LlamaServer:
         """Its metrics page, for ``servers.targets``."""
         return f"http://127.0.0.1:{self.port}/metrics"
 
+    def page_out(self, start: int, length: int) -> None:
+        """Ask it to page out this stretch of its own memory."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{start} {length}\n")
+        self.process.stdin.flush()
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         self._said.extend(self.process.stdout)

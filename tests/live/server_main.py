@@ -7,6 +7,9 @@ The weights stay in the mapped file: no lock, and no copy of them in another lay
 memory that no fault of the file reaches. Like llama.cpp does on hosts with several NUMA nodes, it tells the kernel not
 to read ahead in the mapping (MADV_RANDOM). Otherwise how many major faults a missing page makes is up to the disk: with
 8 MB of read-ahead one fault fetches 2,000 pages, and the waits for the others count as minor.
+
+A line ``START LENGTH`` on standard input makes it page out that stretch of its own memory: for users to whom the kernel
+forbids to do that from outside.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from pathlib import Path
 from tests.live.maps import mappings
 
 _MADV_RANDOM = 1
+_MADV_PAGEOUT = 21
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _SIGKILL = 9
@@ -55,7 +59,9 @@ def main(weights: str, threads: int) -> None:
     for start, end in mappings(os.getpid(), Path(weights)):
         assert madvise(start, end - start, _MADV_RANDOM) == 0, os.strerror(ctypes.get_errno())
     print(json.dumps({"url": server.listening_address, "pid": os.getpid()}), flush=True)
-    sys.stdin.read()
+    for line in sys.stdin:
+        begin, length = map(int, line.split())
+        madvise(begin, length, _MADV_PAGEOUT)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def tell(folder: Path) -> Story:
             settle(CALM_S)
             _stops(story, daemon)
             with _part(story, daemon, "paged_out"):
-                with paged_out(server.pid, server.weights) as episode:
+                with paged_out(server) as episode:
                     settle(8.0)
                 story.episodes["paged_out"] = [episode]
             with _part(story, daemon, "starved_cpu"):

@@ -25,6 +25,10 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "gpu_error": ("xid", "gpu_lost", "ecc"),
 }
 """Kinds of incidents that tell where a cause was at work, where they are not called as it is."""
+SIGNS: Final = frozenset(
+    ("latency_shift", "queue_buildup", "batch_jitter", "context_cliff", "starved_gpu", "memory_bound", "quality_drop")
+)
+"""Kinds that say how slowness shows, not where it is from."""
 _SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
@@ -62,6 +66,14 @@ def telling(found: Iterable[Incident], cause: str) -> list[Incident]:
     return sorted(
         (each for each in found if each.kind in kinds),
         key=lambda each: (-dict(each.causes).get(cause, 0.0), -each.requests, each.since_s, each.id),
+    )
+
+
+def meanwhile(found: Iterable[Incident]) -> list[Incident]:
+    """Those that are no mere sign of slowness, by severity, then by what requests lost: what may be behind it."""
+    return sorted(
+        (each for each in found if each.kind not in SIGNS and each.severity is not Severity.INFO),
+        key=lambda each: (_SEVERITIES.index(each.severity), -_lost_s(each), each.since_s, each.id),
     )
 
 

@@ -1,8 +1,10 @@
 """When it was worst: the period in cells, its worst stretch, and every signal before and during it.
 
-The worst stretch is the run of cells with the most excess over the period's average: the largest sum of what each
-cell has above the mean. Where excess is about the same everywhere, that is the whole period. Before it is the newest
-run of cells in which the same engine worked and had little excess, up to five minutes; an idle engine is no comparison.
+Hot cells are nearer to the cells above the period's average than to its quiet quarter. The worst stretch is the run of
+hot cells, breaks of two forgiven, with the most excess in sum; it begins and ends where the engine that lost most became
+slow and well again, which for a queue that grows is long before the worst of it. Where excess is about the same
+everywhere, it is the whole period. Before it is the newest run of cells in which the same engine worked and was well,
+up to five minutes; an idle engine is no comparison.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ from gpumon.explain.diagnosis.seen import Seen
 from gpumon.model import Unit
 
 CAUSES_SHOWN: Final = 6
+HOT: Final = 0.5
+BREAK: Final = 2
+"""Cells."""
 EVEN: Final = 1.5
 """Excess per cell within the stretch over that outside: below it, it was as slow all the time."""
-QUIET: Final = 0.2
-"""Of the stretch's excess per cell."""
+WELL: Final = 0.2
+"""Of the way from the usual share of excess in the time of requests to that in the worst stretch."""
 BEFORE_CELLS: Final = 30
 BEFORE_LEAST: Final = 2
 CHANGES: Final = 60
@@ -79,13 +84,18 @@ def worst(seen: Seen) -> Stretch | None:
     cells = seen.cells
     size = len(seen.rows.groups)
     excess = cells.spread(seen.start_s, seen.end_s, seen.excess_s, seen.group, size)
-    first, last = _most_above_mean(excess.sum(axis=0))
+    total = excess.sum(axis=0)
+    first, last = _hottest(total)
     engine = int(np.argmax(excess[:, first : last + 1].sum(axis=1)))
     mine = seen.members(engine)
     busy_s = cells.spread(seen.start_s[mine], seen.end_s[mine], seen.duration_s[mine])[0]
-    return Stretch(
-        engine, first, last, _before(excess[engine], busy_s, first, last), float(excess[:, first : last + 1].sum())
-    )
+    is_well = _well(excess[engine], busy_s, first, last)
+    is_slow = (busy_s > 0) & ~is_well
+    while first > 0 and is_slow[first - 1]:
+        first -= 1
+    while last < cells.count - 1 and is_slow[last + 1]:
+        last += 1
+    return Stretch(engine, first, last, _before(is_well, first), float(total[first : last + 1].sum()))
 
 
 def before_during(inputs: Inputs, seen: Seen, stretch: Stretch) -> BeforeDuring:
@@ -111,11 +121,13 @@ def within(seen: Seen, engine: int, period: tuple[float, float]) -> NDArray[np.b
     return seen.members(engine) & (middle >= period[0]) & (middle < period[1])
 
 
-def _most_above_mean(excess: Floats) -> tuple[int, int]:
-    above = np.concatenate(([0.0], np.cumsum(excess - excess.mean())))
-    lowest = np.minimum.accumulate(above)
-    last = int(np.argmax((above - lowest)[1:]))
-    first = int(np.argmin(above[: last + 1]))
+def _hottest(excess: Floats) -> tuple[int, int]:
+    """First and last cell of the worst stretch. excess: of each cell, not 0 everywhere."""
+    high = float(excess[excess >= excess.mean()].mean())
+    quiet = min(figures.quantile(excess, 0.25) or 0.0, high / 2)
+    hot = np.flatnonzero(excess > quiet + HOT * (high - quiet))
+    runs = np.split(hot, np.flatnonzero(np.diff(hot) > BREAK + 1) + 1)
+    first, last = max(((int(run[0]), int(run[-1])) for run in runs), key=lambda run: excess[run[0] : run[1] + 1].sum())
     inside = np.zeros(len(excess), dtype=np.bool_)
     inside[first : last + 1] = True
     if inside.all() or excess[inside].mean() < EVEN * excess[~inside].mean():
@@ -123,24 +135,28 @@ def _most_above_mean(excess: Floats) -> tuple[int, int]:
     return first, last
 
 
-def _before(excess: Floats, busy_s: Floats, first: int, last: int) -> tuple[int, int] | None:
-    """Cells of the quiet time before; None where there are none."""
-    edge = QUIET * excess[first : last + 1].mean()
-    is_quiet = (excess <= edge) & (busy_s > 0)
-    end = start = None
-    for cell in range(first - 1, -1, -1):
-        if is_quiet[cell]:
-            end = cell if end is None else end
-            start = cell
-            if end - start + 1 >= BEFORE_CELLS:
-                break
-        elif end is not None and start is not None and end - start + 1 >= BEFORE_LEAST:
-            break
-        else:
-            end = start = None
-    if start is None or end is None or end - start + 1 < BEFORE_LEAST:
-        return None
-    return start, end
+def _well(excess: Floats, busy_s: Floats, first: int, last: int) -> NDArray[np.bool_]:
+    """Cells in which an engine worked and was about as slow as it is when it is well. first, last: the hottest ones."""
+    worked = busy_s > 0
+    shares = np.where(worked, excess / np.where(worked, busy_s, 1.0), np.nan)
+    inside = slice(first, last + 1)
+    worst = float(excess[inside].sum() / max(busy_s[inside].sum(), 1e-9))
+    usual = min(figures.quantile(shares, 0.25) or 0.0, worst / 2)
+    well: NDArray[np.bool_] = worked & (shares <= usual + WELL * (worst - usual))
+    return well
+
+
+def _before(is_well: NDArray[np.bool_], first: int) -> tuple[int, int] | None:
+    """First and last cell of the quiet time before a cell; None where there is none."""
+    end = first - 1
+    while end >= BEFORE_LEAST - 1:
+        start = end
+        while start >= 0 and is_well[start] and end - start < BEFORE_CELLS:
+            start -= 1
+        if end - start >= BEFORE_LEAST:
+            return start + 1, end
+        end = min(start, end - 1)
+    return None
 
 
 def _latencies(

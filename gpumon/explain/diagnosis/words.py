@@ -10,7 +10,7 @@ import numpy as np
 from gpumon.detect.findings import moment_of
 from gpumon.detect.spoken import duration
 from gpumon.explain.diagnosis.figures import LEAST
-from gpumon.explain.diagnosis.incidents import held_in, telling
+from gpumon.explain.diagnosis.incidents import held_in, meanwhile, telling
 from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.diagnosis.losses import WORTH
 from gpumon.explain.diagnosis.model import CauseLost, Interference
@@ -24,7 +24,6 @@ GREW: Final = 0.2
 """By which a tenant's share of the requests must have grown to be named."""
 BEARS: Final = 2.0
 """Share of a tenant in the excess over its share in the time: from there on it suffers more than the others."""
-_ENTITIES: Final = 3
 
 
 def verdict(
@@ -46,7 +45,7 @@ def verdict(
         _when(inputs, seen, stretch),
         _why(lost),
     ]
-    where = _where(inputs, seen, lost[0].cause, stretch)
+    where = _where(inputs, seen, lost[0], stretch)
     sentences += [where] if where else []
     who = _who(seen, stretch, lost[0], tenants)
     sentences += [who] if who else []
@@ -108,10 +107,13 @@ def _cause(each: CauseLost) -> str:
     return f"{told}: {each.fact}" if each.fact else told
 
 
-def _where(inputs: Inputs, seen: Seen, cause: str, stretch: Stretch) -> str:
-    """What incidents say of it."""
-    period = seen.cells.period(stretch.first, stretch.last)
-    found = telling(held_in(inputs.incidents, *period), cause)
+def _where(inputs: Inputs, seen: Seen, main: CauseLost, stretch: Stretch) -> str:
+    """What incidents say of it. Load grows behind a fault: of one that held meanwhile is told first."""
+    held = held_in(inputs.incidents, *seen.cells.period(stretch.first, stretch.last))
+    behind = meanwhile(held)
+    if main.kind != "fault" and behind:
+        return f"Meanwhile {behind[0].kind} on {behind[0].entity.name}, which may be behind it: {behind[0].summary}."
+    found = telling(held, main.cause)
     if not found:
         return ""
     others = len({each.entity.name for each in found} - {found[0].entity.name})

@@ -22,8 +22,8 @@ from gpumon.explain.witnesses.weighing import Usual, confirmed, ramp
 from gpumon.model import Unit
 
 CAUSE: Final = "gpu_contention"
-_SEEN: Final = 0.01
-"""SM share of others from which they are looked at; ratio."""
+_MATTERS: Final = (0.02, 0.05)
+"""SM share of others from where on it may count, and counts wholly, however idle the server is; ratio."""
 _LONGEST_S: Final = 6.0
 """Of a stretch: processes are read every 5 s."""
 
@@ -45,7 +45,7 @@ class Contention:
         """part_low, part_high: others' part of the SM time above the usual, from where on it may count, and counts
         wholly. A display or an idle notebook has 1 to 3 %."""
         self._part = (part_low, part_high)
-        self._sharing = GpuContention(sm=_SEEN, on_s=0.0, off_s=0.0)
+        self._sharing = GpuContention(sm=_MATTERS[0], on_s=0.0, off_s=0.0)
         self._gpus: Kept[str, _Gpu] = Kept(_Gpu, most=GPUS_MAX)
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
@@ -61,12 +61,13 @@ class Contention:
             others = ratio(figures.get("others_sm", 0.0))
             part = others / (others + ratio(figures["server_sm"])) if others > 0 else 0.0
             usual = gpu.usual.value
-            evidence = confirmed(ramp(part - (usual or 0.0), *self._part), is_found=uuid in found)
+            evidence = ramp(part - (usual or 0.0), *self._part) * ramp(others, *_MATTERS)
+            evidence = confirmed(evidence, is_found=uuid in found)
             if usual is None:
                 evidence = 0.0  # what has been so from the beginning
             gpu.usual.feed(part, evidence)
             if evidence > 0 and before_s is not None:
-                fact = Fact("others_sm", others, Unit.RATIO, 0.0)
+                fact = Fact("others_sm", others, Unit.RATIO)
                 since_s = max(before_s, read_s - _LONGEST_S)
                 yield Sign(CAUSE, ("gpu", uuid), since_s, read_s, evidence, part, fact)
         self._gpus.sweep(scene.at_s)

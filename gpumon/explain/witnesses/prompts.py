@@ -9,6 +9,7 @@ nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
@@ -20,13 +21,26 @@ from gpumon.explain.signs import Fact, Sign
 from gpumon.explain.witnesses.weighing import Usual, ramp
 from gpumon.model import Unit
 
+_OVER: Final = 4
+"""Readings that are taken together: of a few prompts of all lengths in five seconds no two times are alike."""
 _LEAST_PER_S: Final = 100.0
 """Prompt tokens per second that hold nothing up, on any GPU."""
 
 
 class _Rate:
+    """Of one server."""
+
     def __init__(self) -> None:
+        self.recent: deque[tuple[float, float]] = deque(maxlen=_OVER)
+        """Tokens and seconds of the newest readings."""
         self.usual = Usual(60, 6)
+
+    def feed(self, amount: float, dt_s: float) -> float | None:
+        """A reading; the rate over the last few, None while there are fewer."""
+        self.recent.append((amount, dt_s))
+        if len(self.recent) < _OVER:
+            return None
+        return sum([tokens for tokens, _ in self.recent]) / sum([seconds for _, seconds in self.recent])
 
 
 class Prompts:
@@ -34,7 +48,7 @@ class Prompts:
 
     causes: ClassVar[tuple[str, ...]] = ("prefill_interference",)
 
-    def __init__(self, *, low: float = 1.3, high: float = 2.0) -> None:
+    def __init__(self, *, low: float = 1.6, high: float = 2.4) -> None:
         """low, high: times the usual rate, from where on it may count, and counts wholly."""
         self._ramp = (low, high)
         self._servers: Kept[Labels, _Rate] = Kept(_Rate, most=64)
@@ -47,11 +61,13 @@ class Prompts:
             if kind != "prompt":
                 continue
             state = self._servers.look(growth.labels, scene.at_s)
-            usual = state.usual.value
-            evidence = ramp(growth.rate / usual, *self._ramp) if usual and growth.rate > _LEAST_PER_S else 0.0
-            state.usual.feed(growth.rate, evidence)
+            rate, usual = state.feed(growth.amount, growth.dt_s), state.usual.value
+            if rate is None:
+                continue
+            evidence = ramp(rate / usual, *self._ramp) if usual and rate > _LEAST_PER_S else 0.0
+            state.usual.feed(rate, evidence)
             if evidence > 0:
                 key = ("server", model or f"{server}/")
-                fact = Fact("prompt_tokens_per_second", growth.rate, Unit.NONE, usual)
+                fact = Fact("prompt_tokens_per_second", rate, Unit.NONE, usual)
                 yield Sign("prefill_interference", key, growth.at_s - growth.dt_s, growth.at_s, evidence, 1.0, fact)
         self._servers.sweep(scene.at_s)

@@ -24,7 +24,7 @@ def mixed(rare_first_s: float, *, concurrency: int = 4, most: int = 16, **told: 
 
 def test_fill_is_the_mean_of_what_is_open_over_the_most_there_was() -> None:
     (told,) = batches(seen(mixed(0.6)))
-    assert (told.open_most, told.fill) == (16, pytest.approx((200 * 4 + 40 * 16) / 240 / 16))
+    assert (told.open_most, told.fill) == pytest.approx((16, (200 * 4 + 40 * 16) / 240 / 16))
     assert (told.server, told.model, told.classed_by) == ("vllm", "m", "prompt_hash")
 
 

@@ -64,6 +64,31 @@ def test_of_a_peak_and_a_long_stretch_the_one_with_more_excess_counts() -> None:
     assert (found.first, found.last) == (20, 39)
 
 
+def test_a_stretch_begins_where_a_queue_began_to_grow() -> None:
+    growing = [
+        request(float(at), 1.0 + lost, slow={"queueing": lost})
+        for at in range(200, 400, 5)
+        for lost in ((at - 190) / 25,)
+    ]
+    found = worst(seen([*load(0, 200), *growing, *load(420, 600)]))
+    assert found is not None
+    assert (found.first, found.before) == (20, (0, 19))
+
+
+def test_an_even_background_is_the_usual() -> None:
+    background = [each for at in range(0, 600, 100) for each in load(at, at + 100, slow={"unexplained": 0.05})]
+    found = worst(seen([*background, *load(300, 400, slow={"pcie": 0.5})]))
+    assert found is not None
+    assert (found.first, found.last, found.before) == (30, 39, (0, 29))
+
+
+def test_slow_for_most_of_the_period_still_has_a_time_before() -> None:
+    slow = [request(float(at), 1.0, slow={"pcie": 0.4 + 0.2 * (at % 3)}) for at in range(60, 600, 5)]
+    found = worst(seen([*load(0, 60), *slow]))
+    assert found is not None
+    assert (found.first, found.last, found.before) == (6, 59, (0, 5))
+
+
 def test_an_idle_engine_is_no_comparison() -> None:
     requests = [*load(0, 100), *load(200, 300, slow={"pcie": 0.5}), *load(300, 600)]
     found = worst(seen(requests))

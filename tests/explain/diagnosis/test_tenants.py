@@ -34,7 +34,7 @@ def test_tenants_that_share_a_fixed_rate_are_correlated_with_their_number() -> N
 def test_the_tenant_that_loses_most_comes_first() -> None:
     told = interference(seen(shared({1: 60.0, 2: 40.0, 3: 20.0})))
     # t1 has 40 and 20 tokens/s at two and three tenants: two thirds of its mean for each one more.
-    assert [each.tenant for each in told[0].tenants][0] == "t1"
+    assert told[0].tenants[0].tenant == "t1"
 
 
 def test_tenants_that_do_not_touch_one_another_are_ok() -> None:

@@ -1,0 +1,127 @@
+"""Learns what is usual of a group, from the same requests that are explained; slowly, so that no fault is learned.
+
+Every step of detection gives a few lessons: what steps took, by size of batch; what prompts took; waits, batch, context
+and arrivals. A lesson is taken in only ``LATER_S`` after its time, when every detector has had the time to say that
+something was wrong then. What an incident touches is kept apart, for groups that know nothing else. Until anything is
+known, lessons are taken in at once. Bounded: 4,096 lessons wait at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpumon.explain.expected import Expected, Look, size_of
+from gpumon.explain.load import GroupLoad, Others, Ran
+from gpumon.explain.steps import Steps
+from gpumon.explain.usual import Load
+
+LATER_S: Final = 20.0
+OVER_S: Final = 30.0
+"""Over which arrivals are counted."""
+_WAITING: Final = 4096
+_SAMPLE: Final = 512
+_FEW: Final = 5
+_LEAST_TOKENS: Final = 16.0
+
+Array = NDArray[np.float64]
+Stretches = Sequence[tuple[float, float]]
+"""Steady seconds from, to."""
+
+
+class _Teach(Protocol):
+    def __call__(self, *, calm: bool) -> None: ...
+
+
+class _Lesson(NamedTuple):
+    due_s: float
+    start_s: float
+    end_s: float
+    teach: _Teach
+
+
+class Learning:
+    """Of one group. Not thread-safe."""
+
+    def __init__(self, load: GroupLoad) -> None:
+        self._load = load
+        self.usual = Load()
+        self.expected = Expected()
+        self._waiting: deque[_Lesson] = deque(maxlen=_WAITING)
+
+    def settle(self, touched: Stretches, at_s: float) -> None:
+        """Take in the lessons that are old enough. touched: when an incident held."""
+        waiting = self._waiting
+        while waiting and (waiting[0].due_s <= at_s or not self.expected.is_known):
+            lesson = waiting.popleft()
+            calm = not any(lesson.start_s <= last_s and lesson.end_s >= first_s for first_s, last_s in touched)
+            lesson.teach(calm=calm)
+
+    def steps(self, steps: Steps, running: Array, context: Array, others: Others, at_s: float) -> None:
+        """Steps of requests that ended, with requests decoding and context of each. At most 512 are looked at."""
+        if not len(steps.owners):
+            return
+        some = np.arange(0, len(steps.owners), max(1, len(steps.owners) // _SAMPLE))
+        starts, ends = steps.starts_s[some], steps.ends_s[some]
+        tokens, lengths = others.between(starts, ends)
+        each_s = (ends - starts) / steps.counts[some]
+        batch, whole = running[some], context[some]
+
+        def teach(teach: Callable[..., None], rows: NDArray[np.intp], *figures: object) -> None:
+            lesson = _Lesson(
+                at_s + LATER_S, float(starts[rows].min()), float(ends[rows].max()), partial(teach, *figures)
+            )
+            self._waiting.append(lesson)
+
+        alone = (tokens == 0) | (steps.counts[some] > 1)
+        if alone.sum() < _FEW:
+            alone[:] = True
+        chosen = np.flatnonzero(alone)
+        sizes = np.array([size_of(value) for value in batch[chosen].tolist()])
+        for size in np.unique(sizes).tolist():
+            rows = chosen[sizes == size]
+            if len(rows) >= _FEW or len(some) < 4 * _FEW:
+                look = Look(*(float(np.median(column[rows])) for column in (batch, whole, each_s)))
+                teach(self.expected.learn, rows, look)
+        every = np.arange(len(some))
+        teach(self.usual.running.add, every, float(np.median(batch)))
+        teach(self.usual.context.add, every, float(np.median(whole / batch)))
+        if self.expected.is_known:
+            late_s = each_s - self.expected.gaps(batch, whole)
+            costly = np.flatnonzero((tokens > _LEAST_TOKENS) & (steps.counts[some] == 1) & (late_s > 0))
+            buckets = np.log2(np.maximum(lengths[costly], 1.0)).astype(np.intp)
+            for bucket in np.unique(buckets).tolist():
+                rows = costly[buckets == bucket]
+                cost_s = float(np.median(late_s[rows] / tokens[rows]))
+                teach(self.usual.token_s.add, rows, float(np.median(lengths[rows])), cost_s)
+
+    def requests(self, runs: Sequence[Ran], others: Others, at_s: float) -> None:
+        """Waits and prompts of requests that ended."""
+        admitted, firsts = np.array([ran.admitted_s for ran in runs]), np.array([ran.first_s for ran in runs])
+        beside, _ = others.between(admitted, firsts)
+
+        def teach(teach: Callable[..., None], ran: Ran, *figures: float) -> None:
+            self._waiting.append(_Lesson(at_s + LATER_S, ran.start_s, ran.first_s, partial(teach, *figures)))
+
+        usual = self.usual
+        for row, ran in enumerate(runs):
+            teach(usual.queue_s.add, ran, ran.admitted_s - ran.start_s)
+            if ran.first_s > ran.admitted_s:
+                teach(usual.computed.add, ran, float(ran.computed))
+                teach(usual.beside.add, ran, max(0.0, float(beside[row]) - ran.computed))
+                teach(usual.prompt_s.add, ran, float(max(ran.computed, 1)), ran.first_s - ran.admitted_s)
+        latest = max(runs, key=lambda ran: ran.start_s)
+        came, brought = self._load.arrived(latest.start_s - OVER_S, latest.start_s)
+        teach(usual.arrivals.add, latest, came)
+        teach(usual.brought.add, latest, brought)
+
+    def own_cost_s(self) -> float:
+        """What a prompt token costs, as long as only whole prompts tell: an upper bound."""
+        computed = self.usual.computed.mean()
+        at = self.usual.prompt_s.at(np.array([max(computed, 1.0)])) if computed else None
+        return float(at[0]) / max(computed or 1.0, 1.0) if at is not None else 0.0

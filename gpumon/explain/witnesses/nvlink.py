@@ -1,0 +1,92 @@
+"""NVLinks that are down, or that count errors: all-reduces take longer.
+
+From the number of active links and the error counters of all links of a GPU (read every 5 s). How many links there
+should be nobody tells, so a GPU is judged against what it usually has. With links gone the rest carry more: at most
+their share of the time was lost, were it all spent in all-reduces; where ranks tell of their collectives, only as much
+as they were in them. Errors alone are weak evidence: a packet that is sent again costs microseconds, a link that is
+trained anew more. GPUs without NVLink have no such series, and no signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from gpumon import catalogue
+from gpumon.detect.incident import Incident
+from gpumon.detect.kept import Kept
+from gpumon.detect.scene import Scene
+from gpumon.explain.signs import Fact, Sign
+from gpumon.explain.witnesses.gpus import GPUS_MAX, Gpu, found_on, ratio
+from gpumon.explain.witnesses.weighing import Usual, confirmed, ramp
+from gpumon.model import Unit
+
+CAUSE: Final = "nvlink"
+_CRC: Final = frozenset({"crc_flit", "crc_data"})
+"""Errors that are mended by sending again; a sound link has a few. The others stop a link for a while."""
+_RESENT_S: Final = 1e-4
+"""What sending again costs, at the most."""
+_ERRORS_ALONE: Final = 0.5
+"""Evidence at most, with all links there."""
+
+
+@dataclass(slots=True)
+class _Gpu:
+    read_s: float | None = None
+    """Of the newest reading of its links."""
+    active: Usual = field(default_factory=lambda: Usual(60, 2))
+    errors: Usual = field(default_factory=lambda: Usual(60, 2))
+    """Per second, of all kinds."""
+
+
+class NvLink:
+    """See the module."""
+
+    causes: ClassVar[tuple[str, ...]] = (CAUSE,)
+
+    def __init__(self, *, errors_low: float = 1.0, errors_high: float = 10.0) -> None:
+        """errors_low, errors_high: errors per second above the usual, from where on they may count, and count as far as
+        errors do. Links in their specification have well below one."""
+        self._errors = (errors_low, errors_high)
+        self._gpus: Kept[Gpu, _Gpu] = Kept(_Gpu, most=GPUS_MAX)
+
+    def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
+        """Signs of the time since the last look."""
+        found = found_on(incidents, "nvlink_degraded")
+        rates: dict[Gpu, dict[str, float]] = {}
+        for growth in scene.grown(catalogue.GPU_NVLINK_ERRORS):
+            rates.setdefault(growth.labels[:2], {})[growth.labels[2]] = growth.rate
+        for labels, active, read_s in scene.read(catalogue.GPU_NVLINKS):
+            gpu = labels[:2]
+            if labels[2] != "active":
+                continue
+            state = self._gpus.look(gpu, scene.at_s)
+            before_s, state.read_s = state.read_s, read_s
+            if before_s is None or read_s > before_s:
+                sign = self._judge(gpu, state, active, rates.get(gpu, {}), is_found=gpu[1] in found)
+                if sign is not None and before_s is not None:
+                    yield Sign(CAUSE, ("gpu", gpu[1]), before_s, read_s, *sign)
+        self._gpus.sweep(scene.at_s)
+
+    def _judge(
+        self, gpu: Gpu, state: _Gpu, active: float, rates: dict[str, float], *, is_found: bool
+    ) -> tuple[float, float, Fact] | None:
+        """Evidence, cap and figure of a new reading."""
+        usual = state.active.value
+        lost = ratio(1.0 - active / usual) if usual else 0.0
+        down = ramp(lost, 0.0, 0.05)
+        state.active.feed(active, down)
+        errors = sum(rates.values())
+        usual_errors = state.errors.value
+        noisy = 0.0 if usual_errors is None else ramp(errors - usual_errors, *self._errors)
+        if rates:
+            state.errors.feed(errors, noisy)
+        evidence = confirmed(max(down, _ERRORS_ALONE * noisy), is_found=is_found)
+        if evidence <= 0:
+            return None
+        if down > 0:
+            return evidence, lost, Fact("nvlinks_active", active, Unit.NONE, usual)
+        is_mended = all(rate <= 0 for kind, rate in rates.items() if kind not in _CRC)
+        cap = ratio(errors * _RESENT_S) if is_mended else 1.0
+        return evidence, cap, Fact("nvlink_errors_per_second", errors, Unit.NONE, usual_errors)

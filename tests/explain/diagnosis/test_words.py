@@ -1,0 +1,132 @@
+"""The verdict in sentences, and the notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpumon.explain.diagnosis.build import diagnose
+from gpumon.explain.diagnosis.words import named
+from gpumon.explain.explained import Explained
+from gpumon.explain.group import Group
+from gpumon.explain.signs import Fact
+from gpumon.model import Unit
+from tests.explain.diagnosis.requests import Signal, inputs, request
+from tests.explain.diagnosis.test_incidents import incident
+
+CLOCK = Fact("sm_clock", 1.005e9, Unit.HERTZ, 1.41e9)
+
+
+def story(slow: Mapping[str, float], *, start_s: int = 300, end_s: int = 400, **told: Any) -> list[Explained]:
+    """Ten minutes, one request of a second every five; slow from 300 to 400 s by as much."""
+    return [
+        request(float(at), 1.0, slow=slow if start_s <= at < end_s else {}, tenant="t", **told)
+        for at in range(0, 600, 5)
+    ]
+
+
+def test_the_verdict_says_what_when_why_and_where() -> None:
+    told = diagnose(
+        inputs(
+            story({"thermal_throttle": 0.3, "power_throttle": 0.1}, fact=CLOCK),
+            incidents=[incident("a", since_s=305.0, seen_s=400.0)],
+            gpu_names={"GPU-0": "3"},
+        )
+    )
+    assert told.verdict == (
+        "20 of 120 requests were slow: 8 s of their 120 s were beyond what is usual.",
+        "The worst was from 08:05:00 to 08:06:40 UTC (100% of it), most of it on vllm/m on GPU 3.",
+        "Why: GPU too hot, 75% (6 s): sm clock 1 GHz, usually 1.41 GHz (a fault); then power cap, 25% (2 s): "
+        "sm clock 1 GHz, usually 1.41 GHz.",
+        "Found on gpu 3: SM clock 1410 → 1005 MHz at 90 °C.",
+    )
+
+
+def test_what_goes_on_is_said_to_go_on() -> None:
+    assert "It began about 08:05:00 UTC and goes on" in diagnose(inputs(story({"pcie": 0.3}, end_s=600))).verdict[1]
+    assert "It was so all the time" in diagnose(inputs(story({"pcie": 0.3}, start_s=0, end_s=600))).verdict[1]
+
+
+def test_load_is_not_called_a_fault_and_the_tenant_that_brought_it_is_named() -> None:
+    flood = [request(300.0 + i, 1.0, slow={"queueing": 0.3}, tenant="batch") for i in range(100)]
+    told = diagnose(inputs([*story({"queueing": 0.3}), *flood])).verdict
+    assert "waiting in the queue, 100%" in told[2]
+    assert "(load, no fault)" in told[2]
+    assert told[3] == "Tenant batch made 83% of the requests meanwhile, 0% before."
+
+
+def test_a_fault_that_held_while_load_grew_is_named_and_its_signs_are_not() -> None:
+    found = [
+        incident("a", since_s=305.0, seen_s=400.0),
+        incident("b", kind="latency_shift", since_s=305.0, seen_s=400.0, causes=(("queueing", 9.0),)),
+    ]
+    told = diagnose(inputs(story({"queueing": 0.3}), incidents=found)).verdict[3]
+    assert told == ("Meanwhile thermal_throttle on gpu 3, which may be behind it: SM clock 1410 → 1005 MHz at 90 °C.")
+
+
+def test_what_nothing_explains_is_said_first() -> None:
+    told = diagnose(inputs(story({"unexplained": 0.3, "pcie": 0.1}))).verdict[2]
+    assert told == "Nothing that was watched explains 75% of it; PCIe slow, 25% (2 s)."
+    assert diagnose(inputs(story({"unexplained": 0.3}))).verdict[2] == "Nothing that was watched explains 100% of it."
+
+
+def test_a_tenant_that_bears_most_of_it_is_named() -> None:
+    requests = [*story({}), *(request(300.0 + i, 1.0, slow={"pcie": 0.5}, tenant="victim") for i in range(20))]
+    told = diagnose(inputs(requests)).verdict
+    assert told[-1] == "Tenant victim bears 100% of it, with 14% of the request time."
+
+
+def test_where_nothing_is_slow_that_is_all_there_is_to_say() -> None:
+    assert diagnose(inputs(story({}))).verdict == (
+        "None of 120 requests was slow: all took about as long as is usual under their load.",
+    )
+    assert diagnose(inputs(story({"pcie": 0.001}))).verdict[0].startswith("None of 120")
+    assert diagnose(inputs([])).verdict == ("No request ended in this period.",)
+    cold = diagnose(inputs(story({}, is_expected=False)))
+    assert "nothing is known yet of how long they usually take" in cold.verdict[0]
+    assert any("the slowest 5 % by time per token" in note for note in cold.notes)
+
+
+@pytest.mark.parametrize(
+    ("requests", "part"),
+    [
+        ([], "see whether traces arrive"),
+        (story({}, gpus=()), "120 of 120 requests are not bound"),
+        (story({}), "120 of 120 requests came without times of their tokens"),
+        (story({}, tokens=None), "do not say how many tokens"),
+        (story({})[:5], "Fewer than 20 requests"),
+        (story({"pcie": 0.3}, start_s=0, end_s=600), "Every request was slow"),
+        (story({"pcie": 0.3}, start_s=0), "There is no quiet time before the worst"),
+        (story({}), "the matrix has nothing to say"),
+        ([*story({}), *story({}, is_expected=False)], "Of 120 of 240 requests nothing was expected"),
+    ],
+)
+def test_what_cannot_be_told_is_noted(requests: list[Explained], part: str) -> None:
+    assert any(part in note for note in diagnose(inputs(requests)).notes)
+
+
+def test_a_period_that_begins_before_what_is_kept_is_noted() -> None:
+    told = diagnose(inputs(story({}), kept_from_s=60.0)).notes
+    assert any("before 08:01:00 UTC are not kept" in note for note in told)
+    assert not any("not kept" in note for note in diagnose(inputs(story({}), kept_from_s=-60.0)).notes)
+
+
+def test_where_all_is_known_there_are_no_notes() -> None:
+    requests = story({"pcie": 0.3}, gaps_s=[0.01] * 50, signals=[0.5])
+    assert diagnose(inputs(requests, dimensions=(Signal("sm_active"),))).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        (Group("vllm", "m", ("GPU-b", "GPU-a"), "", ""), "vllm/m on GPUs 2, 10"),
+        (Group("vllm", "m", ("GPU-x",), "", ""), "vllm/m on GPU GPU-x"),
+        (Group("vllm", "m", (), "4711", ""), "vllm/m, pid 4711"),
+        (Group("vllm", "m", (), "", "0123456789abcdef"), "vllm/m, container 0123456789ab"),
+        (Group("vllm", "m", (), "", ""), "vllm/m"),
+    ],
+)
+def test_an_engine_is_called_by_where_it_runs(group: Group, text: str) -> None:
+    assert named(group, {"GPU-a": "10", "GPU-b": "2"}) == text
