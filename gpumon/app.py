@@ -41,11 +41,13 @@ from gpumon.wiring import host_sources, sampler_plan
 
 if TYPE_CHECKING:
     from gpumon.detecting import Detecting
+    from gpumon.explain.diagnosis.model import Diagnosis
     from gpumon.export.otlp import OtlpExport
     from gpumon.recording import DaemonRecording, Wish
     from gpumon.sim.sender import Sender
     from gpumon.sim.world import World
     from gpumon.tracing import Tracing
+    from gpumon.web.questions import DiagnoseQuery
 
 log = logging.getLogger(__name__)
 
@@ -329,13 +331,47 @@ class App:
 
     def _make_api(self) -> Asgi:
         from gpumon.web.api import make_api
+        from gpumon.web.correlation import correlation_routes
+        from gpumon.web.explain import diagnose_routes, explain_routes
         from gpumon.web.incidents import incident_routes
 
         clock, detecting = self._clock, self.detecting
-        incidents = incident_routes(
-            lambda: detecting.detection.incidents() if detecting is not None else [], clock.now_s, clock.to_unix
+        explanation = detecting.explanation if detecting is not None else None
+        routes = [
+            incident_routes(
+                lambda: detecting.detection.incidents() if detecting is not None else [], clock.now_s, clock.to_unix
+            )
+        ]
+        if explanation is not None:
+            routes += [
+                explain_routes(explanation.find, explanation.newest, clock.to_unix),
+                diagnose_routes(self._diagnose),
+                correlation_routes(explanation.correlations.matrices),
+            ]
+        return cast(Asgi, make_api(lambda: self.store.view(clock.now_s()), *routes))  # FastAPI's types are its own
+
+    def _diagnose(self, query: DiagnoseQuery) -> Diagnosis:
+        """Raises ValueError for an attribute that there is not."""
+        from gpumon.explain.diagnosing import diagnose_since
+
+        detecting = self.detecting
+        assert detecting is not None
+        assert detecting.explanation is not None
+        now_s = self._clock.now_s()
+        return diagnose_since(
+            detecting.explanation,
+            detecting.detection.incidents(),
+            self.store.view(now_s),
+            self._clock.to_unix,
+            since_s=now_s - query.since_s,
+            until_s=now_s,
+            node=self._node_names[0],
+            server=query.server,
+            model=query.model,
+            x=query.x,
+            y=query.y,
+            quantile=query.quantile,
         )
-        return cast(Asgi, make_api(lambda: self.store.view(clock.now_s()), incidents))  # FastAPI's types are its own
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 

@@ -47,14 +47,14 @@ _OPTIONS = (
 )
 
 
-class _Seconds(click.FloatRange):
-    """A range of seconds. NaN, which click lets pass, is in none."""
+class _Range(click.FloatRange):
+    """A range of numbers. NaN, which click lets pass, is in none."""
 
     def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if math.isnan(seconds):
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
-        return seconds
+        return number
 
 
 def _configured(command: _Command) -> _Command:
@@ -109,7 +109,7 @@ def demo(path: Path | None, scenario: str, **flags: str | None) -> int:
 @_configured
 @click.option("--demo", "is_demo", is_flag=True, help="Of a simulated node instead of this machine.")
 @click.option("--scenario", metavar="NAME|FILE", help="What happens on the simulated node; default: demo.")
-@click.option("--for", "duration_s", metavar="SECONDS", type=_Seconds(1, 10**7), help="Default: until it is ended.")
+@click.option("--for", "duration_s", metavar="SECONDS", type=_Range(1, 10**7), help="Default: until it is ended.")
 @click.option(
     "--limit",
     "limit_mib",
@@ -181,7 +181,7 @@ def replay(file: Path, path: Path | None, speed: str, json_output: bool, page: P
 @click.option(
     "--seed", metavar="NUMBER", type=click.IntRange(0, (1 << 63) - 1), help="Other noise; default: the scenario's own."
 )
-@click.option("--for", "duration_s", metavar="SECONDS", type=_Seconds(1, 10**6), help="Default: its length.")
+@click.option("--for", "duration_s", metavar="SECONDS", type=_Range(1, 10**6), help="Default: its length.")
 @click.option("--json", "json_output", is_flag=True, help="A line of JSON for each incident.")
 def simulate(
     scenario: str,
@@ -249,7 +249,7 @@ def explain(trace_id: str, url: str | None, ca: Path | None, everything: bool, j
 @click.option("--model", metavar="NAME", default="", help="Of this model alone.")
 @click.option("--x", metavar="ATTRIBUTE", default="", help="Of the response surface: prompt_tokens, tenant, …")
 @click.option("--y", metavar="ATTRIBUTE", default="", help="Likewise.")
-@click.option("--quantile", metavar="RATIO", type=click.FloatRange(0.01, 0.999), help="Of it; default: 0.95.")
+@click.option("--quantile", metavar="RATIO", type=_Range(0.01, 0.999), help="Of it; default: 0.95.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write a report with plots, too.")
 @click.option("--incident", metavar="ID", help="Instead: its flight recording; `latest`, or the beginning of its id.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Of those; default: flights/ in state.folder.")

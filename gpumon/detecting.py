@@ -57,7 +57,17 @@ class Detecting:
     @property
     def rows(self) -> Callable[[GpuUuid, Sequence[Row]], None] | None:
         """Who wants every fast row."""
-        return self._flight.fast.add if self._flight is not None else None
+        takers = [self._flight.fast.add] if self._flight is not None else []
+        if self.explanation is not None:
+            takers.append(self.explanation.correlations.add_rows)
+        if len(takers) < 2:
+            return takers[0] if takers else None
+
+        def hand_on(uuid: GpuUuid, rows: Sequence[Row]) -> None:
+            for take in takers:
+                take(uuid, rows)
+
+        return hand_on
 
     def sources(self) -> list[Scheduled]:
         """In the order in which they are best read."""

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import Progress
 
 from gpumon import diagnosis_text
 from gpumon.api_client import DEFAULT_URL, Api
 from gpumon.config import Config
+from gpumon.explain.diagnosing import diagnose_since
 from gpumon.explain.diagnosis.model import Diagnosis
 from gpumon.host.garbage import few_collections
 from gpumon.replayed import Replay
@@ -80,11 +82,38 @@ def diagnosis_of(path: Path, config: Config, since_s: float | None, query: Diagn
         for at_s in replay.run():
             progress.update(task, completed=at_s - recording.started_s)
         # The last requests are explained only when what ran beside them has ended too.
-        waited_s = replay.node.config.explain.delay_s + SETTLE_S
-        replay.node.advance(recording.ended_s + waited_s)
+        replay.node.advance(recording.ended_s + replay.node.config.explain.delay_s + SETTLE_S)
     if replay.node.undecodable:
         click.echo(f"gpumon: {path}: requests in it that could not be read: {replay.node.undecodable}", err=True)
-    return ask(replay, query._replace(since_s=(length_s if since_s is None else min(since_s, length_s)) + waited_s))
+    return ask(replay, query._replace(since_s=length_s if since_s is None else min(since_s, length_s)))
+
+
+def ask(replay: Replay, query: DiagnoseQuery) -> Diagnosis:
+    """What a replay has found, back from the end of its recording. Raises AskError."""
+    node, ended_s = replay.node, replay.recording.ended_s
+    if node.explanation is None:
+        raise AskError("nothing is explained: expected explain.enabled, detect.enabled and otlp.enabled")
+    try:
+        return diagnose_since(
+            node.explanation,
+            node.detection.incidents(),
+            node.store.view(replay.clock.now_s()),
+            replay.clock.to_unix,
+            since_s=ended_s - query.since_s,
+            until_s=ended_s,
+            node=_node_name(replay),
+            server=query.server,
+            model=query.model,
+            x=query.x,
+            y=query.y,
+            quantile=query.quantile,
+        )
+    except ValidationError:
+        raise  # what was found out cannot be said: a bug, not the question
+    except ValueError as error:
+        if not query.x and not query.y:
+            raise
+        raise WrongAttributeError(str(error)) from error
 
 
 def asked(query: DiagnoseQuery) -> dict[str, str]:
@@ -98,6 +127,12 @@ def asked(query: DiagnoseQuery) -> dict[str, str]:
         "quantile": f"{query.quantile:g}",
     }
     return {name: value for name, value in told.items() if value}
+
+
+def _node_name(replay: Replay) -> str:
+    """Of the machine that was recorded."""
+    names = replay.recording.header.get("node_names")
+    return str(names[0]) if isinstance(names, list) and names else "node"
 
 
 def _tell(said: Diagnosis, form: Form, command: str) -> None:

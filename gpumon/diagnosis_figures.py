@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gpumon.catalogue import CAUSES
 from gpumon.diagnosis_tables import measure
-from gpumon.diagnosis_words import clock, engine, seconds
+from gpumon.diagnosis_words import change, clock, engine, seconds
 from gpumon.explain.causes import LOAD, UNEXPLAINED
 from gpumon.explain.diagnosis.model import (
     BeforeDuring,
@@ -124,7 +124,7 @@ def _stacked(times: Sequence[str], values: Sequence[float], name: str, shade: st
 def _before_during(compared: BeforeDuring) -> Figure:
     changes = [each for each in compared.changes if each.change is not None][:16][::-1]
     told = [
-        f"{figure(each.before, each.unit)} → {figure(each.during, each.unit)} ({100 * (each.change or 0.0):+,.0f} %)"
+        f"{figure(each.before, each.unit)} → {figure(each.during, each.unit)} ({change(each.change)})"
         for each in changes
     ]
     bar = {

@@ -18,7 +18,7 @@ from typing import Final
 from gpumon.diagnosis_figures import Figure, colour, figures
 from gpumon.diagnosis_tables import classed, measure, place
 from gpumon.diagnosis_text import amounts, cause_told, ready
-from gpumon.diagnosis_words import LONG, clock, engine, seconds, signed
+from gpumon.diagnosis_words import LONG, change, clock, engine, seconds, signed
 from gpumon.explain.diagnosis.model import (
     BatchJitter,
     BeforeDuring,
@@ -184,7 +184,7 @@ def _before_during(compared: BeforeDuring, plots: dict[str, Figure]) -> str:
             each.title,
             figure(each.before, each.unit),
             figure(each.during, each.unit),
-            f"{100 * each.change:+,.0f} %" if each.change is not None else "-",
+            change(each.change),
         )
         for each in compared.changes
     ]

@@ -11,7 +11,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from gpumon.diagnosis_words import ROWS, Lines, begin, clock, engine, rest, seconds, signed, some
+from gpumon.diagnosis_words import ROWS, Lines, begin, change, clock, engine, rest, seconds, signed, some
 from gpumon.explain.diagnosis.model import (
     BatchJitter,
     BeforeDuring,
@@ -67,7 +67,7 @@ def before_during(compared: BeforeDuring, everything: bool) -> Lines:
             Text(printable(each.title)),
             Text(figure(each.before, each.unit)),
             Text(figure(each.during, each.unit)),
-            Text(f"{100 * each.change:+,.0f} %" if each.change is not None else "-"),
+            Text(change(each.change)),
         )
     title = begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
     return [*title, Text(lost), drawn, *rest(chosen, compared.changes)]
@@ -79,6 +79,7 @@ def engines(found: Sequence[Engine], everything: bool) -> Lines:
         return []
     chosen = some(found, everything)
     drawn = table("Server", "where", "requests", "slow", "lost", "mostly by", right=2)
+    drawn.columns[-1].no_wrap, drawn.columns[-1].overflow = False, "fold"
     for each in chosen:
         drawn.add_row(
             Text(engine(each.server, each.model)),
@@ -102,16 +103,19 @@ def correlations(pairs: Sequence[Correlation], everything: bool) -> Lines:
     if not pairs:
         return []
     chosen = some(pairs, everything)
+    owners = {engine(each.server, each.model) for each in pairs}
     drawn = table("Signal", "with", "r", "follows after", "samples", right=2)
     for each in chosen:
+        owner = f" of {engine(each.server, each.model)}" if len(owners) > 1 else ""
         drawn.add_row(
             Text(printable(each.x).replace("_", " ")),
-            Text(f"{printable(each.y).replace('_', ' ')} of {engine(each.server, each.model)}"),
+            Text(printable(each.y).replace("_", " ") + owner),
             Text(signed(each.r)),
             Text(f"{each.lag_seconds:+.3g} s"),
             Text(f"{each.n_eff:,.0f}"),
         )
-    return [*begin("What goes together", "over time, at the best lag"), drawn, *rest(chosen, pairs)]
+    of = f"of {next(iter(owners))}, " if len(owners) == 1 else ""
+    return [*begin("What goes together", f"{of}over time, at the best lag"), drawn, *rest(chosen, pairs)]
 
 
 def tenants(found: Interference, everything: bool) -> Lines:
@@ -181,7 +185,8 @@ def response_surface(surface: Surface) -> Lines:
     if not known:
         return []
     high = known[min(len(known) - 1, int(_HIGH * len(known)))]
-    drawn = table(f"{printable(surface.y.name, 20)} ╲ {printable(surface.x.name, 20)}")
+    names = (printable(axis.name, 20).replace("_", " ") for axis in (surface.y, surface.x))
+    drawn = table(" ╲ ".join(names))
     for label in surface.x.labels[:ROWS]:
         drawn.add_column(Text(printable(label, 14)), justify="right", overflow="fold")
     for label, row in zip(surface.y.labels, surface.values, strict=False):

@@ -53,7 +53,7 @@ def lines(said: Diagnosis, command: str, width: int, everything: bool) -> Lines:
     told += matrix(said.matrix, everything)
     if said.before_during is not None:
         told += before_during(said.before_during, everything)
-    told += _slowest(said.slowest, command, everything)
+    told += _slowest(said.slowest, command, everything, with_server=len(said.engines) > 1)
     told += _incidents(said.incidents, everything)
     told += engines(said.engines, everything)
     told += correlations(said.correlations, everything)
@@ -146,7 +146,7 @@ def _timeline(timeline: Timeline, width: int) -> Lines:
     return [*begin("Time lost", f"each column {seconds(each_s)}; {_BLOCKS[-1]} {seconds(most)} lost"), blocks, axis]
 
 
-def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool) -> Lines:
+def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool, *, with_server: bool) -> Lines:
     if not requests:
         return []
     told = begin("Requests to look at")
@@ -157,10 +157,12 @@ def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool) ->
         line.append(f" of {seconds(each.duration_seconds)}")
         if each.cause:
             line.append(f", {title_of(each.cause)} {percent(each.cause_share)}", style=colour_of(each.cause))
-        line.append(f", {engine(each.server, each.model)}")
-        line.append(f", tenant {printable(each.tenant, 30)}" if each.tenant else "")
         asked = ready(command, each.trace_id) or f"trace {printable(each.trace_id)}"
         told += [line, Text(f"  {asked}", no_wrap=True)]
+        whose = [engine(each.server, each.model)] if with_server else []
+        whose += [f"tenant {printable(each.tenant, 30)}"] if each.tenant else []
+        if whose:
+            told.append(Padding(Text(", ".join(whose), style="dim"), (0, 0, 0, 2), expand=False))
     return told + rest(chosen, requests)
 
 

@@ -17,6 +17,7 @@ LONG: Final = 400
 """Characters shown of a sentence."""
 ROWS: Final = 12
 """Shown of a list, unless everything is."""
+_MANY: Final = 9.0
 Lines = list[Text | Padding | Table]
 _Row = TypeVar("_Row")
 
@@ -48,6 +49,13 @@ def engine(server: str, model: str) -> str:
 def signed(value: float | None) -> str:
     """A correlation: ``-0.83``; a dash where it is not known."""
     return f"{value:+.2f}" if value is not None else "-"
+
+
+def change(ratio: float | None) -> str:
+    """How much more or less: ``-29 %``, ``x 48`` from ten times on; a dash where it is not known."""
+    if ratio is None:
+        return "-"
+    return f"x {shown(1.0 + ratio, '')}" if ratio >= _MANY else f"{100 * ratio:+,.0f} %"
 
 
 def seconds(value: float | None) -> str:

@@ -366,6 +366,7 @@ def test_replay_logs_nothing_beside_the_findings_unless_it_is_told_to(invoke: In
     assert any(message.startswith("incident=opened") for message in messages)
 
 
+@pytest.mark.parametrize("command", ["replay", "diagnose"])
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -376,17 +377,18 @@ def test_replay_logs_nothing_beside_the_findings_unless_it_is_told_to(invoke: In
     ],
 )
 def test_a_file_that_is_no_recording_is_one_line_and_exit_code_1(
-    invoke: Invoke, content: bytes, said: str, tmp_path: Path
+    invoke: Invoke, command: str, content: bytes, said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.rec"
     path.write_bytes(content)
-    code, out, err = invoke("replay", str(path))
+    code, out, err = invoke(command, str(path))
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"gpumon: {path}: {said}")
 
 
-def test_a_recording_that_is_not_there_is_one_line_and_exit_code_1(invoke: Invoke) -> None:
-    code, out, err = invoke("replay", "/nowhere.rec")
+@pytest.mark.parametrize("command", ["replay", "diagnose"])
+def test_a_recording_that_is_not_there_is_one_line_and_exit_code_1(invoke: Invoke, command: str) -> None:
+    code, out, err = invoke(command, "/nowhere.rec")
     assert (code, out) == (1, "")
     assert err == "gpumon: /nowhere.rec: No such file or directory\n"
 
@@ -511,10 +513,11 @@ def test_a_trace_that_is_not_known_is_one_line_and_exit_code_1(invoke: Invoke, p
 
 @pytest.mark.parametrize("command", [["explain", TRACE], ["diagnose"]])
 def test_no_gpumon_there_is_one_line_and_exit_code_1(invoke: Invoke, peer: Peer, command: list[str]) -> None:
+    url = url_of(peer)
     peer.stop()
-    code, out, err = invoke(*command, "--url", url_of(peer))
+    code, out, err = invoke(*command, "--url", url)
     assert (code, out) == (1, "")
-    assert err == f"gpumon: no gpumon answers at {url_of(peer)}: Connection refused; --url says where it listens\n"
+    assert err == f"gpumon: no gpumon answers at {url}: Connection refused; --url says where it listens\n"
 
 
 @pytest.mark.parametrize("command", [["explain", TRACE], ["diagnose"]])
@@ -567,21 +570,6 @@ def test_a_report_that_cannot_be_written_is_said_before_anything_is_asked(
         f"gpumon: {page}: there is no such folder\n",
     )
     assert peer.requests == []
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("none.rec", "No such file or directory"), ("empty.rec", "not a recording"), ("text.rec", "not a recording")],
-)
-def test_a_file_that_is_no_recording_is_one_line_and_exit_code_1(
-    invoke: Invoke, tmp_path: Path, name: str, said: str
-) -> None:
-    (tmp_path / "empty.rec").touch()
-    (tmp_path / "text.rec").write_text("now, this is no recording\n" * 99)
-    code, out, err = invoke("diagnose", str(tmp_path / name))
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert err.startswith(f"gpumon: {tmp_path / name}: ")
-    assert said in err
 
 
 def test_diagnose_tells_what_a_recording_holds(invoke: Invoke, recorded: Path) -> None:

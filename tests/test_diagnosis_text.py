@@ -145,8 +145,9 @@ def test_the_worst_stretch_is_compared_with_the_quiet_time_before() -> None:
 )
 def test_requests_to_look_at_come_with_the_command_whole(command: str, told: str) -> None:
     assert part(lines(full(), command=command), "Requests to look at") == [
-        "08:10:40  late by 4.2 s of 12.3 s, GPU too hot 93 %, vllm/llama-70b, tenant acme",
+        "08:10:40  late by 4.2 s of 12.3 s, GPU too hot 93 %",
         told,
+        "  vllm/llama-70b, tenant acme",
     ]
 
 
@@ -242,3 +243,24 @@ def test_a_terminal_gets_colours() -> None:
     screen = Screen()
     render(console_for(screen), full(), "gpumon explain")
     assert "\x1b[1;31m" in screen.getvalue()
+
+
+def test_of_one_server_its_name_is_not_told_again_and_again() -> None:
+    told = lines(changed(engines=full().engines[:1]))
+    assert part(told, "Requests to look at")[2] == "  tenant acme"
+    assert "What goes together (of vllm/llama-70b, over time, at the best lag)" in told
+    first, second = full().correlations
+    two = lines(changed(correlations=(first, second.model_copy(update={"model": "qwen"}))))
+    assert "What goes together (over time, at the best lag)" in two
+    assert part(two, "What goes together")[1].startswith("sm clock     inter token p95 of vllm/llama-70b")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"), [(-1.0, "-100 %"), (-0.29, "-29 %"), (4.67, "+467 %"), (9.0, "x 10"), (1e9, "x 1 G")]
+)
+def test_changes_beyond_ten_times_are_told_as_times(ratio: float, told: str) -> None:
+    during = full().before_during
+    assert during is not None
+    changes = tuple(each.model_copy(update={"change": ratio}) for each in during.changes)
+    shown = part(lines(changed(before_during=during.model_copy(update={"changes": changes}))), "The worst stretch")
+    assert shown[-1].endswith(told)

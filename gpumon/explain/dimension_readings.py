@@ -188,6 +188,9 @@ def others_share(members: Members, scene: Scene, after_s: float) -> Found | None
     return Found(values, at_s, at_s) if values else None
 
 
+_REST: Final = Rate(0.0, 0.0)
+
+
 class Repeated:
     """A family of repeated counters of processes. ``step`` once per step. Not thread-safe."""
 
@@ -198,8 +201,8 @@ class Repeated:
         self._period_s = period_s
         self._learned = False
         self._jumped: dict[Labels, Rate] = {}
-        self._moving: dict[Labels, float] = {}
-        """Rates of those that do not rest."""
+        self._moving: dict[Labels, Rate] = {}
+        """Rates of those that do not rest, and since when the next one will count."""
         self._known: dict[Labels, float] = {}
         self._at_s = 0.0
 
@@ -207,11 +210,14 @@ class Repeated:
         """Take what is new."""
         self._known = scene.values(self._metric)
         self._at_s = max([reading.at_s for reading in scene.read(self._metric)], default=self._at_s)
-        self._moving = {labels: per_s for labels, per_s in self._moving.items() if labels in self._known}
+        rests_s = self._at_s - 2 * self._period_s
+        self._moving = {
+            labels: rate for labels, rate in self._moving.items() if labels in self._known and rate.since_s >= rests_s
+        }
         self._jumped = {labels: self._judged(labels, rate) for labels, rate in self._rates.step(scene).items()}
         for labels, rate in self._jumped.items():
             if rate.per_s > 0:
-                self._moving[labels] = rate.per_s
+                self._moving[labels] = Rate(rate.per_s, self._at_s)
             else:
                 self._moving.pop(labels, None)
 
@@ -220,7 +226,7 @@ class Repeated:
         present = [labels for labels in series if labels in self._known]
         jumped = [self._jumped[labels] for labels in present if labels in self._jumped]
         if jumped:
-            value = over([self._moving.get(labels, 0.0) for labels in present])
+            value = over([self._moving.get(labels, _REST).per_s for labels in present])
             return value, min([rate.since_s for rate in jumped]), self._at_s
         if not present or any(labels in self._moving for labels in present):
             return None

@@ -30,7 +30,9 @@ from gpumon.model import RequestRecord, Unit
 
 GROWN: Final = 1.25
 """Times the usual, from where on a batch or a context has grown."""
+BY_CHANCE: Final = 1.5
 ABOVE: Final = 1.15
+"""The same while no more came: so many more, and so many times what one in twenty is."""
 CAME: Final = 1.4
 """Times the usual arrivals, over half a minute, from where on more come."""
 SLOW_GAPS: Final = 64
@@ -113,10 +115,10 @@ class GroupState:
         mean = context / running
         # Behind a fault, whatever the batch has grown by is the fault's; else only what is more than usual counts.
         median = self.usual.running.value()
-        behind = self._behind(steps, around)
-        less_running = _at_most(running, self.usual.running, 1.0)
+        grown, behind = self._moments(steps, around)
+        less_running = _at_most(running, self.usual.running, 1.0, grown)
         less_running = np.where(behind, median if median is not None else running, less_running)
-        less_mean = _at_most(mean, self.usual.context, 0.0)
+        less_mean = _at_most(mean, self.usual.context, 0.0, grown)
         whole_s = self.expected.gaps(running, context) * steps.counts
         shorter_s = self.expected.gaps(running, running * less_mean) * steps.counts
         expected_s = np.minimum(self.expected.gaps(less_running, less_running * less_mean) * steps.counts, whole_s)
@@ -336,15 +338,17 @@ class GroupState:
             found[row] = self.load.made(start_s, end_s) > _GOES_ON * usual
         return found
 
-    def _behind(self, steps: Steps, around: _Around) -> NDArray[np.bool_]:
-        """Of every step, whether a fault was surely there, and no more came than usual."""
+    def _moments(self, steps: Steps, around: _Around) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of every step, whether more came than usual; and whether none did and yet something surely held it up."""
         if not len(steps.owners):
-            return np.zeros(0, dtype=bool)
+            return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
         begin_s, end_s = float(steps.starts_s.min()), float(steps.ends_s.max())
         moments: Array = np.arange(int(begin_s / CELL_S), int(end_s / CELL_S) + 1, dtype=np.float64) * CELL_S
         evidence, _ = self._conditions(moments, moments, around)
-        there = (held_up(evidence, around.weights) > _BEHIND) & ~self._grown(moments)
-        return np.asarray(there[(steps.ends_s / CELL_S).astype(np.intp) - int(begin_s / CELL_S)])
+        grown = self._grown(moments)
+        behind = (held_up(evidence, around.weights) > _BEHIND) & ~grown
+        cells = (steps.ends_s / CELL_S).astype(np.intp) - int(begin_s / CELL_S)
+        return grown[cells], behind[cells]
 
     def _grown(self, moments_s: Array) -> NDArray[np.bool_]:
         """Whether more came than usual, in the half minute before each moment."""
@@ -359,12 +363,16 @@ class GroupState:
         return np.array(known, dtype=bool)[places]
 
 
-def _at_most(values: Array, usual: Usual, room: float) -> Array:
-    """Those that have grown brought back to the median: over 1.25 times that, and well over what one in twenty is."""
+def _at_most(values: Array, usual: Usual, room: float, grown: NDArray[np.bool_]) -> Array:
+    """Those that have grown brought back to the median: well over that, and over what one in twenty is.
+
+    Where more came than usual, it takes less to be more than chance.
+    """
     median, high = usual.value(), usual.high()
     if median is None or high is None:
         return values
-    return np.where(values > max(GROWN * median + room, ABOVE * high), median, values)
+    limits = np.where(grown, GROWN * median + room, max(BY_CHANCE * median + room, ABOVE * high))
+    return np.where(values > limits, median, values)
 
 
 def _mean(values: Array) -> float:

@@ -58,6 +58,10 @@ class Incident(BaseModel):
     duration_seconds: float = Field(description="From the beginning of the effect to its end, or until now.")
     recovery_seconds: float | None = Field(description="From its finding until it held no more; null while it is open.")
     evidence: list[Evidence]
+    causes: dict[str, float] = Field(
+        description="Seconds by which tokens of those requests were late, by cause, the largest first; known some "
+        "seconds after they ended."
+    )
     requests: int = Field(description="Requests that ran on the entity meanwhile and have ended.")
     traces: list[str] = Field(description="Trace ids of the first of those.")
     recording: str | None = Field(description="File of its flight recording, in state.folder.")
@@ -129,6 +133,7 @@ def _told(incident: found.Incident, at_s: float, to_unix: Callable[[float], floa
             Evidence(name=each.name, observed=each.observed, unit=each.unit.value, baseline=each.baseline)
             for each in incident.evidence
         ],
+        causes={cause: round(seconds, 6) for cause, seconds in incident.causes},
         requests=incident.requests,
         traces=list(incident.traces),
         recording=incident.recording or None,

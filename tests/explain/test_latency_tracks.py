@@ -19,7 +19,6 @@ from tests.detect.scenes import BEGIN_S, Stage
 
 GROUP = Group("vllm", "m", (), "", "")
 FIRST, GAP, RATE = range(3)
-LAST_LAG_S = 3.0
 
 
 class Node:
@@ -44,6 +43,12 @@ class Node:
         return {int(s - BEGIN_S): float(v) for s, v in zip(seconds, values[row], strict=True) if v == v}
 
 
+def assert_near(known: dict[int, float], expected: float) -> None:
+    """All of them, within a bucket."""
+    assert known
+    assert list(known.values()) == pytest.approx([expected] * len(known), rel=0.19)
+
+
 def coarse(seconds: list[float]) -> np.ndarray:
     return np.bincount(log_buckets(np.array(seconds)) // 4, minlength=91)[None].astype(np.float32)
 
@@ -52,8 +57,8 @@ def test_latencies_and_rate_of_a_steady_server() -> None:
     node = Node()
     node.steady(60)
     known = {row: node.known(row) for row in (FIRST, GAP, RATE)}
-    assert set(known[FIRST].values()) == {pytest.approx(0.2, rel=0.1)}
-    assert set(known[GAP].values()) == {pytest.approx(0.05, rel=0.1)}
+    assert_near(known[FIRST], 0.2)
+    assert_near(known[GAP], 0.05)
     middle = [known[RATE][second] for second in range(10, 50)]
     assert middle == [pytest.approx(37, abs=1)] * 40, "36 gaps of two requests and a first token"
 
@@ -76,9 +81,9 @@ def test_a_slow_stretch_is_told_in_its_own_seconds() -> None:
     node.steady(30, gap_s=0.3, first_s=0.5)
     node.steady(60)
     gaps = node.known(GAP)
-    assert gaps[round(slow_from) - 3] == pytest.approx(0.05, rel=0.1)
-    assert gaps[round(slow_from) + 10] == pytest.approx(0.3, rel=0.1)
-    assert gaps[round(slow_from) + 35] == pytest.approx(0.05, rel=0.1)
+    assert gaps[round(slow_from) - 3] == pytest.approx(0.05, rel=0.19)
+    assert gaps[round(slow_from) + 10] == pytest.approx(0.3, rel=0.19)
+    assert gaps[round(slow_from) + 35] == pytest.approx(0.05, rel=0.19)
 
 
 def test_seconds_without_observations_have_a_rate_of_nothing_and_no_latency() -> None:
@@ -97,7 +102,7 @@ def test_steps_of_several_tokens_count_as_so_many() -> None:
         record = request(node.stage.at_s - 1.0, first_s=0.2, gap_s=0.2, tokens=9)
         record.token_counts = np.full(10, 4, dtype=np.int32)
         node.take(record)
-    assert set(node.known(GAP).values()) == {pytest.approx(0.05, rel=0.1)}
+    assert_near(node.known(GAP), 0.05)
     assert node.known(RATE)[10] == 40.0
 
 
@@ -106,7 +111,7 @@ def test_tokens_of_requests_that_do_not_tell_when_are_spread_evenly() -> None:
     for _ in range(40):
         end_s = node.stage.at_s + 1.0
         node.take(request(end_s - 5.0, first_s=1.0, end_s=end_s, completion_tokens=41))
-    assert set(node.known(GAP).values()) == {pytest.approx(0.1, rel=0.1)}
+    assert_near(node.known(GAP), 0.1)
     assert node.known(RATE)[20] == pytest.approx(41.0)
     seconds, values = node.tracks.fast(GROUP)
     assert (len(seconds), values.shape) == (0, (2, 0)), "nothing is known of tenths"
@@ -123,7 +128,7 @@ def test_requests_that_tell_of_no_tokens_have_only_a_first_one() -> None:
     node = Node()
     for _ in range(30):
         node.take(request(node.stage.at_s - 1.0, first_s=0.4, end_s=node.stage.at_s))
-    assert set(node.known(FIRST).values()) == {pytest.approx(0.4, rel=0.1)}
+    assert_near(node.known(FIRST), 0.4)
     assert (node.known(GAP), node.known(RATE)) == ({}, {})
 
 
@@ -158,11 +163,11 @@ def test_ten_minutes_are_kept_and_four_of_tenths() -> None:
 def test_groups_are_kept_apart_and_bounded() -> None:
     node = Node()
     names = [f"m{number}" for number in range(GROUPS + 1)]
-    for name in names:
-        record = request(node.stage.at_s - 1.0, gap_s=0.1, tokens=5, model=name)
-        for _ in range(2):
+    for _ in range(2):
+        node.stage.step(10.0)
+        for name in names:
+            record = request(node.stage.at_s - 1.0, gap_s=0.1, tokens=5, model=name)
             node.take(record, step_s=0.01, group=group_of(record))
-    node.stage.step(10.0)
     assert len(node.tracks.series(group_of(request(0.0, model=names[0])))[0])
     assert not len(node.tracks.series(group_of(request(0.0, model=names[-1])))[0])
 

@@ -38,6 +38,7 @@ class LlamaServer:
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 cwd=folder,
                 text=True,
+                start_new_session=True,  # a group of its own to the scheduler: sched(7), autogroup
             )
         self._said: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

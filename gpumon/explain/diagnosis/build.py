@@ -40,7 +40,7 @@ def diagnose(inputs: Inputs) -> Diagnosis:
         token_seconds=float(seen.duration_s.sum()),
         excess_seconds=float(seen.excess_s.sum()),
         unexplained_share=sum(shares) if lost else None,
-        verdict=words.verdict(inputs, seen, lost, worst, tenants),
+        verdict=words.verdict(inputs, seen, worst, tenants),
         causes=lost,
         actions=losses.actions(lost),
         matrix=matrix(inputs, seen),

@@ -95,7 +95,7 @@ def means(table: NDArray[Any]) -> Floats:
 def text(value: float, unit: Unit) -> str:
     """A figure in base units as people write it: ``1.41 GHz``, ``12 %``, ``45 ms``."""
     if unit is Unit.SECONDS:
-        return duration(value)
+        return duration(value) if abs(value) < 1000 else f"{value:,.0f} s" if abs(value) < 1e15 else f"{value:.3g} s"
     if unit is Unit.RATIO:
         return f"{100 * value:.3g} %"
     if unit is Unit.CELSIUS:

@@ -1,8 +1,8 @@
 """When it was worst: the period in cells, its worst stretch, and every signal before and during it.
 
 Hot cells are nearer to the cells above the period's average than to its quiet quarter. The worst stretch is the run of
-hot cells, breaks of two forgiven, with the most excess in sum; it begins and ends where the engine that lost most became
-slow and well again, which for a queue that grows is long before the worst of it. Where excess is about the same
+hot cells, breaks of two forgiven, with the most excess in sum; it begins and ends where the engine that lost most
+became slow and well again, which for a queue that grows is long before the worst of it. Where excess is about the same
 everywhere, it is the whole period. Before it is the newest run of cells in which the same engine worked and was well,
 up to five minutes; an idle engine is no comparison.
 """
@@ -54,6 +54,17 @@ class Stretch(NamedTuple):
     last: int
     before: tuple[int, int] | None
     excess_s: float
+
+
+class Reason(NamedTuple):
+    """A cause within it."""
+
+    cause: str
+    seconds: float
+    share: float
+    """Of the excess within it; together 1."""
+    fact: str
+    """As text; may be empty."""
 
 
 def timeline(inputs: Inputs, seen: Seen) -> Timeline | None:
@@ -112,6 +123,23 @@ def before_during(inputs: Inputs, seen: Seen, stretch: Stretch) -> BeforeDuring:
         model=group.model,
         excess_seconds=stretch.excess_s,
         changes=tuple(change for _, change in changes[:CHANGES]),
+    )
+
+
+def reasons(seen: Seen, stretch: Stretch) -> tuple[Reason, ...]:
+    """The causes of the excess within it, the most seconds first. Excess is spread evenly over each request's time."""
+    period = seen.cells.period(stretch.first, stretch.last)
+    mine = np.flatnonzero((seen.end_s >= period[0]) & (seen.start_s < period[1]))
+    rows, start_s, end_s = seen.rows[mine], seen.start_s[mine], seen.end_s[mine]
+    seconds = np.zeros(len(CAUSES))
+    for cause in np.flatnonzero(seen.by_cause[mine].any(axis=0)).tolist():
+        spread = seen.cells.spread(start_s, end_s, seen.by_cause[mine, cause])[0]
+        seconds[cause] = spread[stretch.first : stretch.last + 1].sum()
+    total_s = float(seconds.sum())
+    return tuple(
+        Reason(CAUSES[i], float(seconds[i]), float(seconds[i]) / total_s, figures.fact_text(rows.fact(i)))
+        for i in np.argsort(-seconds, kind="stable").tolist()
+        if seconds[i] > 0
     )
 
 

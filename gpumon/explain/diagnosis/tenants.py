@@ -19,6 +19,8 @@ ENGINES: Final = 8
 TENANTS: Final = 20
 ACTIVE: Final = 0.02
 LEAST_CELLS: Final = 12
+LEAST_OTHER: Final = 4
+"""Of those, how many must have another number of active tenants than most have."""
 BAD_R: Final = -0.7
 SUSPECT_R: Final = -0.5
 LOSS: Final = 0.2
@@ -57,6 +59,8 @@ def _of(seen: Seen, engine: int) -> Interference | None:
         if not is_active[i].any():
             continue
         r, slope, n = figures.line(active, rates[i], least=LEAST_CELLS)
+        if len(counts := np.bincount(active[is_active[i]].astype(np.intp))) and n - counts.max() < LEAST_OTHER:
+            r = slope = None
         mean = float(np.nanmean(rates[i]))
         spread = float(np.ptp(active[is_active[i]]))
         effect = TenantEffect(

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
 
 from gpumon.detect.findings import moment_of
-from gpumon.detect.spoken import duration
-from gpumon.explain.diagnosis.figures import LEAST
+from gpumon.explain.causes import TABLE
+from gpumon.explain.diagnosis.figures import LEAST, text
 from gpumon.explain.diagnosis.incidents import held_in, meanwhile, telling
 from gpumon.explain.diagnosis.inputs import Inputs
-from gpumon.explain.diagnosis.losses import WORTH
-from gpumon.explain.diagnosis.model import CauseLost, Interference
+from gpumon.explain.diagnosis.losses import WORTH, kind_of
+from gpumon.explain.diagnosis.model import Interference
 from gpumon.explain.diagnosis.seen import Seen
-from gpumon.explain.diagnosis.stretch import Stretch, within
+from gpumon.explain.diagnosis.stretch import Reason, Stretch, reasons, within
 from gpumon.explain.group import Group
+from gpumon.model import Unit
 
 SECOND: Final = 0.15
 """Share of the excess from which a second cause is named."""
@@ -26,28 +27,23 @@ BEARS: Final = 2.0
 """Share of a tenant in the excess over its share in the time: from there on it suffers more than the others."""
 
 
-def verdict(
-    inputs: Inputs,
-    seen: Seen,
-    lost: tuple[CauseLost, ...],
-    stretch: Stretch | None,
-    tenants: tuple[Interference, ...],
-) -> tuple[str, ...]:
+def verdict(inputs: Inputs, seen: Seen, stretch: Stretch | None, tenants: tuple[Interference, ...]) -> tuple[str, ...]:
     """One to five sentences."""
     if not len(seen):
         return ("No request ended in this period.",)
     slow = int(seen.slow.sum())
-    if stretch is None or not lost or not slow:
+    why = reasons(seen, stretch) if stretch is not None else ()
+    if stretch is None or not why or not slow:
         return (_nothing_slow(seen, slow),)
     sentences = [
-        f"{slow:,} of {len(seen):,} requests were slow: {duration(float(seen.excess_s.sum()))} of their "
-        f"{duration(float(seen.duration_s.sum()))} were beyond what is usual.",
+        f"{slow:,} of {len(seen):,} requests were slow: {_seconds(float(seen.excess_s.sum()))} of their "
+        f"{_seconds(float(seen.duration_s.sum()))} were beyond what is usual.",
         _when(inputs, seen, stretch),
-        _why(lost),
+        _why(why),
     ]
-    where = _where(inputs, seen, lost[0], stretch)
+    where = _where(inputs, seen, why[0], stretch)
     sentences += [where] if where else []
-    who = _who(seen, stretch, lost[0], tenants)
+    who = _who(seen, stretch, why[0], tenants)
     sentences += [who] if who else []
     return tuple(sentences)
 
@@ -57,11 +53,14 @@ def notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> tuple[str, ...
     return tuple(_notes(inputs, seen, stretch))
 
 
-def named(group: Group, gpu_names: dict[str, str]) -> str:
-    """``vllm/llama-70b on GPUs 2, 3``."""
-    places = sorted((gpu_names.get(uuid, uuid) for uuid in group.gpus), key=lambda name: (len(name), name))
-    if places:
+def named(group: Group, gpu_names: Mapping[str, str]) -> str:
+    """``vllm/llama-70b on GPUs 2, 3``. gpu_names: index by UUID; a UUID is too long to tell more than one."""
+    places = sorted((gpu_names[uuid] for uuid in group.gpus if uuid in gpu_names), key=lambda name: (len(name), name))
+    if group.gpus and len(places) == len(group.gpus):
         return f"{group.name} on GPU{'s' if len(places) > 1 else ''} {', '.join(places)}"
+    if group.gpus:
+        more = len(group.gpus) - 1
+        return f"{group.name} on {group.gpus[0]}" + (f" and {more} more GPU{'s' if more > 1 else ''}" if more else "")
     if group.pid:
         return f"{group.name}, pid {group.pid}"
     return f"{group.name}, container {group.container[:12]}" if group.container else group.name
@@ -79,7 +78,7 @@ def _nothing_slow(seen: Seen, slow: int) -> str:
 
 
 def _when(inputs: Inputs, seen: Seen, stretch: Stretch) -> str:
-    place = named(seen.of(stretch.engine), dict(inputs.gpu_names))
+    place = named(seen.of(stretch.engine), inputs.gpu_names)
     if stretch.first == 0 and stretch.last == seen.cells.count - 1:
         return f"It was so all the time, most of it on {place}."
     start_s, end_s = seen.cells.period(stretch.first, stretch.last)
@@ -91,27 +90,31 @@ def _when(inputs: Inputs, seen: Seen, stretch: Stretch) -> str:
     return f"The worst was from {start:%H:%M:%S} to {end:%H:%M:%S} UTC ({share:.0%} of it), most of it on {place}."
 
 
-def _why(lost: tuple[CauseLost, ...]) -> str:
-    first = lost[0]
-    if first.kind == "unexplained":
+def _why(why: tuple[Reason, ...]) -> str:
+    first, kind = why[0], kind_of(why[0].cause)
+    if kind == "unexplained":
         told = f"Nothing that was watched explains {first.share:.0%} of it"
-        known = [each for each in lost[1:] if each.share >= SECOND]
-        return f"{told}; {_cause(known[0])}." if known else f"{told}."
-    more = [each for each in lost[1:] if each.share >= SECOND][:1]
-    kind = "a fault" if first.kind == "fault" else "load, no fault"
-    return f"Why: {_cause(first)} ({kind})" + "".join(f"; then {_cause(each)}" for each in more) + "."
+        known = [each for each in why[1:] if each.share >= SECOND]
+        return f"{told}; {_reason(known[0])}." if known else f"{told}."
+    more = [each for each in why[1:] if each.share >= SECOND][:1]
+    called = "a fault" if kind == "fault" else "load, no fault"
+    return f"Why: {_reason(first)} ({called})" + "".join(f"; then {_reason(each)}" for each in more) + "."
 
 
-def _cause(each: CauseLost) -> str:
-    told = f"{each.title}, {each.share:.0%} ({duration(each.seconds)})"
+def _reason(each: Reason) -> str:
+    told = f"{TABLE[each.cause].title}, {each.share:.0%} ({_seconds(each.seconds)})"
     return f"{told}: {each.fact}" if each.fact else told
 
 
-def _where(inputs: Inputs, seen: Seen, main: CauseLost, stretch: Stretch) -> str:
+def _seconds(value: float) -> str:
+    return text(value, Unit.SECONDS)
+
+
+def _where(inputs: Inputs, seen: Seen, main: Reason, stretch: Stretch) -> str:
     """What incidents say of it. Load grows behind a fault: of one that held meanwhile is told first."""
     held = held_in(inputs.incidents, *seen.cells.period(stretch.first, stretch.last))
     behind = meanwhile(held)
-    if main.kind != "fault" and behind:
+    if kind_of(main.cause) != "fault" and behind:
         return f"Meanwhile {behind[0].kind} on {behind[0].entity.name}, which may be behind it: {behind[0].summary}."
     found = telling(held, main.cause)
     if not found:
@@ -121,9 +124,9 @@ def _where(inputs: Inputs, seen: Seen, main: CauseLost, stretch: Stretch) -> str
     return f"Found on {found[0].entity.name}: {found[0].summary}{more}."
 
 
-def _who(seen: Seen, stretch: Stretch, main: CauseLost, tenants: tuple[Interference, ...]) -> str:
+def _who(seen: Seen, stretch: Stretch, main: Reason, tenants: tuple[Interference, ...]) -> str:
     """The tenant whose requests grew, where it is load; else one that suffers more than the others."""
-    if main.kind == "load" and stretch.before is not None:
+    if kind_of(main.cause) == "load" and stretch.before is not None:
         mine = within(seen, stretch.engine, seen.cells.period(stretch.first, stretch.last))
         quiet = within(seen, stretch.engine, seen.cells.period(*stretch.before))
         if min(int(mine.sum()), int(quiet.sum())) >= LEAST:

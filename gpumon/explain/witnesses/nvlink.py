@@ -9,6 +9,7 @@ trained anew more. GPUs without NVLink have no such series, and no signs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
@@ -18,6 +19,7 @@ from gpumon.detect.incident import Incident
 from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Scene
 from gpumon.explain.signs import Fact, Sign
+from gpumon.explain.witnesses.collectives import Joiner
 from gpumon.explain.witnesses.gpus import GPUS_MAX, Gpu, found_on, ratio
 from gpumon.explain.witnesses.weighing import Usual, confirmed, ramp
 from gpumon.model import Unit
@@ -29,6 +31,8 @@ _RESENT_S: Final = 1e-4
 """What sending again costs, at the most."""
 _ERRORS_ALONE: Final = 0.5
 """Evidence at most, with all links there."""
+_TOLD_S: Final = 15.0
+"""What ranks told of their collectives holds for so long."""
 
 
 @dataclass(slots=True)
@@ -38,6 +42,9 @@ class _Gpu:
     active: Usual = field(default_factory=lambda: Usual(60, 2))
     errors: Usual = field(default_factory=lambda: Usual(60, 2))
     """Per second, of all kinds."""
+    collective: float = 1.0
+    """Share of the time that its rank was in collectives, where that is told."""
+    told_s: float = -math.inf
 
 
 class NvLink:
@@ -49,7 +56,8 @@ class NvLink:
         """errors_low, errors_high: errors per second above the usual, from where on they may count, and count as far as
         errors do. Links in their specification have well below one."""
         self._errors = (errors_low, errors_high)
-        self._gpus: Kept[Gpu, _Gpu] = Kept(_Gpu, most=GPUS_MAX)
+        self._gpus: Kept[str, _Gpu] = Kept(_Gpu, most=GPUS_MAX)
+        self._joiner = Joiner()
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
         """Signs of the time since the last look."""
@@ -57,20 +65,41 @@ class NvLink:
         rates: dict[Gpu, dict[str, float]] = {}
         for growth in scene.grown(catalogue.GPU_NVLINK_ERRORS):
             rates.setdefault(growth.labels[:2], {})[growth.labels[2]] = growth.rate
+        shares = self._collectives(scene)
         for labels, active, read_s in scene.read(catalogue.GPU_NVLINKS):
-            gpu = labels[:2]
             if labels[2] != "active":
                 continue
-            state = self._gpus.look(gpu, scene.at_s)
+            uuid = labels[1]
+            state = self._gpus.look(uuid, scene.at_s)
+            if uuid in shares:
+                state.collective, state.told_s = shares[uuid], scene.at_s
             before_s, state.read_s = state.read_s, read_s
             if before_s is None or read_s > before_s:
-                sign = self._judge(gpu, state, active, rates.get(gpu, {}), is_found=gpu[1] in found)
+                sign = self._judge(state, active, rates.get(labels[:2], {}), is_found=uuid in found)
                 if sign is not None and before_s is not None:
-                    yield Sign(CAUSE, ("gpu", gpu[1]), before_s, read_s, *sign)
+                    evidence, cap, fact = sign
+                    busy = state.collective if scene.at_s - state.told_s <= _TOLD_S else 1.0
+                    yield Sign(CAUSE, ("gpu", uuid), before_s, read_s, evidence, cap * busy, fact)
         self._gpus.sweep(scene.at_s)
 
+    def _collectives(self, scene: Scene) -> dict[str, float]:
+        """Share of the time in collective operations, by UUID of the GPU of each rank."""
+        spent: dict[tuple[int, str, str], tuple[float, float]] = {}
+        for comm_id, operations in self._joiner.join(scene).items():
+            for operation in operations:
+                for record in operation.ranks.values() if operation.since_s is not None else ():
+                    key = (record.pid, comm_id, operation.collective)
+                    exec_s, since_s = spent.get(key, (0.0, 0.0))
+                    spent[key] = (exec_s + record.exec_s, since_s + (operation.since_s or 0.0))
+        shares: dict[str, float] = {}
+        for (pid, _, _), (exec_s, since_s) in spent.items():
+            held = scene.holders(str(pid))
+            if len(held) == 1 and since_s > 0:
+                shares[held[0].uuid] = ratio(shares.get(held[0].uuid, 0.0) + exec_s / since_s)
+        return shares
+
     def _judge(
-        self, gpu: Gpu, state: _Gpu, active: float, rates: dict[str, float], *, is_found: bool
+        self, state: _Gpu, active: float, rates: dict[str, float], *, is_found: bool
     ) -> tuple[float, float, Fact] | None:
         """Evidence, cap and figure of a new reading."""
         usual = state.active.value

@@ -28,18 +28,29 @@ from gpumon.model import Unit
 CAUSE: Final = "straggler"
 _COMMS: Final = 8
 _FORGET_S: Final = 120.0
-_LEAST: Final = 8
-"""Operations: of fewer, one rank may be the last by chance."""
+_ENOUGH: Final = 8
+"""Operations that are judged at once: of few, one rank may be the last by chance."""
+_PATIENCE_S: Final = 2.5
+"""After this, so many must do: a slow server makes a few steps a second."""
+_LEAST: Final = 4
 _LONGEST_S: Final = 6.0
 """Between two looks at which operations were told of: some tell of a few only, every seconds."""
+
+
+_STALE_S: Final = 30.0
+"""Operations that ended longer ago are by another clock."""
 
 
 @dataclass(slots=True)
 class _Comm:
     usual: Usual = field(default_factory=lambda: Usual(60, 3))
     """Share of the time that ranks wait for the one that comes last most often."""
+    judged_s: float | None = None
+    """When operations were judged last."""
     until_s: float | None = None
-    """End of the stretch that was told of last."""
+    """End of these."""
+    operations: list[Operation] = field(default_factory=list)
+    """Since then."""
 
 
 class _Waits(NamedTuple):
@@ -76,11 +87,13 @@ class LateRank:
         found = found_on(incidents, CAUSE)
         for comm_id, operations in self._joiner.join(scene).items():
             comm = self._comms.look(comm_id, scene.at_s)
-            since_s = comm.until_s
-            comm.until_s = scene.at_s
-            waits = _waits(operations)
-            if waits is None or since_s is None:
+            comm.judged_s = scene.at_s if comm.judged_s is None else comm.judged_s
+            comm.operations += operations
+            waits = _waits(comm.operations, _LEAST if scene.at_s - comm.judged_s >= _PATIENCE_S else _ENOUGH)
+            if waits is None:
                 continue
+            before_s, end_s = comm.until_s, _end_s(scene, comm.operations[-1])
+            comm.judged_s, comm.until_s, comm.operations = scene.at_s, end_s, []
             usual = comm.usual.value
             keys = _keys(scene, waits)
             evidence = 0.0
@@ -89,17 +102,24 @@ class LateRank:
                 evidence *= ramp(waits.lost - usual, 0.02, 0.08)
                 evidence = confirmed(evidence, is_found=any(name in found for _, name in keys))
             comm.usual.feed(waits.lost, evidence)
-            if evidence > 0:
+            if evidence > 0 and before_s is not None:
                 fact = Fact("wait_share", waits.share, Unit.RATIO)
-                start_s = max(since_s, scene.at_s - _LONGEST_S)
+                start_s = min(end_s, max(before_s, end_s - _LONGEST_S))
                 for key in keys:
-                    yield Sign(CAUSE, key, start_s, scene.at_s, evidence, waits.lost, fact)
+                    yield Sign(CAUSE, key, start_s, end_s, evidence, waits.lost, fact)
         self._comms.sweep(scene.at_s)
 
 
-def _waits(operations: Sequence[Operation]) -> _Waits | None:
-    """Who was waited for, and how long; None where too little is known."""
-    if len(operations) < _LEAST:
+def _end_s(scene: Scene, operation: Operation) -> float:
+    """Steady seconds of its end by a rank's host, where that is near; else when it is told of."""
+    stop_ns = operation.ranks[min(operation.ranks)].stop_ns
+    end_s = scene.to_steady(stop_ns) if stop_ns else scene.at_s
+    return end_s if 0 <= scene.at_s - end_s <= _STALE_S else scene.at_s
+
+
+def _waits(operations: Sequence[Operation], least: int) -> _Waits | None:
+    """Who was waited for, and how long; None of fewer operations than ``least``."""
+    if len(operations) < least:
         return None
     by_rank: dict[int, float] = {}
     shares: dict[int, list[float]] = {}

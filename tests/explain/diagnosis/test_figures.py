@@ -82,6 +82,7 @@ def test_of_nothing_nothing_is_known() -> None:
         (1.41e9, Unit.HERTZ, "1.41 GHz"),
         (0.295, Unit.RATIO, "29.5 %"),
         (0.045, Unit.SECONDS, "45 ms"),
+        (5460.4, Unit.SECONDS, "5,460 s"),
         (88.0, Unit.CELSIUS, "88 °C"),
         (700.0, Unit.WATTS, "700 W"),
         (3 * 2**30, Unit.BYTES, "3 GiB"),

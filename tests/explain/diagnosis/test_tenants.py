@@ -57,6 +57,16 @@ def test_a_tenant_that_is_always_alone_or_seen_too_rarely_is_unknown() -> None:
     assert {each.r for each in told[0].tenants} == {None}
 
 
+def test_one_number_of_tenants_nearly_all_the_time_tells_nothing() -> None:
+    requests = [
+        request(10.0 * cell, 10.0, tenant=f"t{tenant}", tokens=200 if cell > 2 else 900)
+        for cell in range(60)
+        for tenant in range(2 if cell > 2 else 1)
+    ]
+    told = {each.tenant: each for each in interference(seen(requests))[0].tenants}
+    assert (told["t0"].n, told["t0"].r, told["t0"].verdict) == (60, None, "unknown")
+
+
 def test_rates_are_those_of_one_request_not_of_all_that_a_tenant_asks_for() -> None:
     both = [request(10.0 * i, 10.0, tenant="two", tokens=100) for i in range(30) for _ in range(2)]
     one = [request(10.0 * i, 10.0, tenant="one", tokens=100) for i in range(30)]

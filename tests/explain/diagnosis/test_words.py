@@ -44,6 +44,13 @@ def test_the_verdict_says_what_when_why_and_where() -> None:
     )
 
 
+def test_why_is_why_in_the_worst_time_although_something_else_cost_more_in_all() -> None:
+    always = [request(float(at), 1.0, slow={"prefill_interference": 0.1}, gpus=("GPU-8",)) for at in range(600)]
+    told = diagnose(inputs([*always, *story({"pcie": 0.9})]))
+    assert told.causes[0].cause == "prefill_interference"
+    assert told.verdict[2] == "Why: PCIe slow, 64% (18 s) (a fault); then prefill of others, 36% (10 s)."
+
+
 def test_what_goes_on_is_said_to_go_on() -> None:
     assert "It began about 08:05:00 UTC and goes on" in diagnose(inputs(story({"pcie": 0.3}, end_s=600))).verdict[1]
     assert "It was so all the time" in diagnose(inputs(story({"pcie": 0.3}, start_s=0, end_s=600))).verdict[1]
@@ -122,7 +129,8 @@ def test_where_all_is_known_there_are_no_notes() -> None:
     ("group", "text"),
     [
         (Group("vllm", "m", ("GPU-b", "GPU-a"), "", ""), "vllm/m on GPUs 2, 10"),
-        (Group("vllm", "m", ("GPU-x",), "", ""), "vllm/m on GPU GPU-x"),
+        (Group("vllm", "m", ("GPU-x",), "", ""), "vllm/m on GPU-x"),
+        (Group("vllm", "m", ("GPU-x", "GPU-a"), "", ""), "vllm/m on GPU-x and 1 more GPU"),
         (Group("vllm", "m", (), "4711", ""), "vllm/m, pid 4711"),
         (Group("vllm", "m", (), "", "0123456789abcdef"), "vllm/m, container 0123456789ab"),
         (Group("vllm", "m", (), "", ""), "vllm/m"),

@@ -1,0 +1,65 @@
+"""Diagnoses what an explanation has kept: hands the requests, signals and pairs of a period to ``diagnosis.build``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpumon import __version__, catalogue
+from gpumon.detect.incident import Incident
+from gpumon.explain.correlations import Pair
+from gpumon.explain.diagnosis.build import diagnose
+from gpumon.explain.diagnosis.inputs import Inputs, Track
+from gpumon.explain.diagnosis.model import Diagnosis
+from gpumon.explain.dimensions import DIMENSIONS
+from gpumon.explain.engine import Explanation
+from gpumon.explain.group import Group
+from gpumon.store import View
+
+
+def diagnose_since(
+    explanation: Explanation,
+    incidents: Sequence[Incident],
+    view: View,
+    to_unix: Callable[[float], float],
+    *,
+    since_s: float,
+    until_s: float,
+    node: str = "",
+    server: str = "",
+    model: str = "",
+    x: str = "",
+    y: str = "",
+    quantile: float = 0.95,
+) -> Diagnosis:
+    """Of the requests that ended between two steady seconds. Any thread may ask.
+
+    incidents: those kept. view: of now. server, model: of these only, where not empty. x, y: attributes of the response
+    surface; empty: those that matter most. Raises ValueError for one that there is not.
+    """
+    pairs: dict[Group, list[Pair]] = {}
+    for matrix in explanation.correlations.matrices():
+        if server in ("", matrix.group.server) and model in ("", matrix.group.model):
+            pairs.setdefault(matrix.group, []).extend(matrix.pairs(strong_only=True))
+    tracks = {}
+    for group in explanation.dimensions.groups():
+        seconds, values = explanation.dimensions.series(group)
+        tracks[group] = Track(seconds.astype(float), values)
+    return diagnose(
+        Inputs(
+            rows=explanation.log.since(since_s, server=server, model=model),
+            from_s=since_s,
+            to_s=until_s,
+            to_unix=to_unix,
+            version=__version__,
+            node=node,
+            dimensions=DIMENSIONS,
+            tracks=tracks,
+            correlations=pairs,
+            incidents=incidents,
+            gpu_names={sample.labels[1]: sample.labels[0] for sample in view.family(catalogue.GPU_PRESENT)},
+            kept_from_s=explanation.log.dropped_until_s,
+            surface_x=x,
+            surface_y=y,
+            quantile=quantile,
+        )
+    )
