@@ -1,7 +1,7 @@
 # make demo    set up, then a simulated node of eight GPUs at http://127.0.0.1:9450/metrics
 # make test    set up, then every test
 # make check   set up, then what CI checks besides the tests
-# make docs    write METRICS, CONFIGURATION, DETECTORS and SCENARIOS of docs/ anew
+# make docs    write METRICS, CONFIGURATION, DETECTORS, EXPLAINING and SCENARIOS of docs/ anew
 # make bench   set up, then every benchmark: a line of JSON for each claim
 # make clean   remove what these made
 #

@@ -16,7 +16,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the daemon does; read w
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,7 @@ from gpumon.detect.scene import Scene, SceneMaker
 from gpumon.explain.correlation import correlate, lagged
 from gpumon.explain.correlations import EVERY_S, Correlations
 from gpumon.explain.dimensions import Dimensions
-from gpumon.explain.group import group_of
+from gpumon.explain.group import Group, group_of
 from gpumon.explain.latency_tracks import LatencyTracks
 from gpumon.model import Kind, RequestRecord
 from gpumon.simulated import SimulatedNode
@@ -79,52 +81,48 @@ def _read_all(scene: Scene) -> None:
             scene.grown(metric)
 
 
-class _Signals:
-    """What the steps cost on the busy node, milliseconds of CPU."""
+class _Costs(NamedTuple):
+    """Of the signals on the busy node, milliseconds of CPU by step."""
 
-    def __init__(self, seconds: int) -> None:
-        waiting: list[RequestRecord] = []
-        self.node = SimulatedNode(scenario(), 1, config(), on_requests=waiting.extend)
-        to_unix = self.node.clock.to_unix(0.0)
-        scenes, others = (SceneMaker(lambda ns: ns / 1e9 - to_unix) for _ in range(2))
-        self.dimensions, alone = Dimensions(), Dimensions()
-        latencies = LatencyTracks()
-        correlations = Correlations(self.dimensions, latencies)
-        self.after_ms: list[float] = []
-        self.alone_ms: list[float] = []
-        self.matrices_ms: list[float] = []
-        add_ms, tokens = 0.0, 0
-        for second in range(round(WARM_UP_S) + seconds):
-            self.node.advance(second + 1.0)
-            by_group: dict[tuple[object, ...], list[RequestRecord]] = {}
-            for record in waiting:
-                if record.binding.gpus:
-                    by_group.setdefault(group_of(record), []).append(record)
-            groups = [group_of(records[0]) for records in by_group.values()]
-            view = self.node.node.store.view(self.node.clock.now_s())
-            scene, other = scenes.make(view, waiting), others.make(view, waiting)
-            _read_all(scene)
-            steps = (
-                _cpu_ms(lambda scene=scene, groups=groups: self.dimensions.feed(scene, groups)),
-                _cpu_ms(lambda scene=other, groups=groups: alone.feed(scene, groups)),
-            )
-            for records in by_group.values():
-                group = group_of(records[0])
-                add_ms += _cpu_ms(lambda g=group, r=records, s=scene: latencies.add(g, r, s))
-                tokens += _tokens(records)
-            before = {id(matrix) for matrix in correlations.matrices()}
-            matrices_ms = _cpu_ms(lambda at_s=scene.at_s: correlations.step(at_s))
-            made = [matrix for matrix in correlations.matrices() if id(matrix) not in before]
-            if second >= WARM_UP_S:
-                self.after_ms.append(steps[0])
-                self.alone_ms.append(steps[1])
-                self.matrices_ms += [matrices_ms / len(made)] * bool(made)
-            waiting.clear()
-        self.us_per_token = 1e3 * add_ms / tokens
+    groups: int
+    after_detectors_ms: list[float]
+    alone_ms: list[float]
+    matrices_ms: list[float]
+    """By group."""
+    us_per_token: float
 
 
-def _tokens(records: Sequence[RequestRecord]) -> int:
-    return sum(record.completion_tokens or 0 for record in records)
+def _signals(seconds: int) -> _Costs:
+    waiting: list[RequestRecord] = []
+    simulated = SimulatedNode(scenario(), 1, config(), on_requests=waiting.extend)
+    to_unix_s = simulated.clock.to_unix(0.0)
+    scenes, others = (SceneMaker(lambda ns: ns / 1e9 - to_unix_s) for _ in range(2))
+    dimensions, alone, latencies = Dimensions(), Dimensions(), LatencyTracks()
+    correlations = Correlations(dimensions, latencies)
+    after_ms, alone_ms, matrices_ms = [], [], []
+    add_ms, tokens = 0.0, 0
+    for second in range(round(WARM_UP_S) + seconds):
+        simulated.advance(second + 1.0)
+        by_group: dict[Group, list[RequestRecord]] = {}
+        for record in waiting:
+            if record.binding.gpus:
+                by_group.setdefault(group_of(record), []).append(record)
+        view = simulated.node.store.view(simulated.clock.now_s())
+        scene, other = scenes.make(view, waiting), others.make(view, waiting)
+        _read_all(scene)
+        after_ms.append(_cpu_ms(partial(dimensions.feed, scene, by_group)))
+        alone_ms.append(_cpu_ms(partial(alone.feed, other, by_group)))
+        for group, records in by_group.items():
+            add_ms += _cpu_ms(partial(latencies.add, group, records, scene))
+            tokens += sum(record.completion_tokens or 0 for record in records)
+        took_ms = _cpu_ms(partial(correlations.step, scene.at_s))
+        made = [matrix for matrix in correlations.matrices() if matrix.at_s == scene.at_s]
+        if made:
+            matrices_ms.append(took_ms / len(made))
+        waiting.clear()
+    first = round(WARM_UP_S)
+    groups = len(dimensions.groups())
+    return _Costs(groups, after_ms[first:], alone_ms[first:], matrices_ms, 1e3 * add_ms / tokens)
 
 
 def main() -> None:
@@ -134,14 +132,14 @@ def main() -> None:
     took_ms, one_by_one_s, off = {}, {}, {}
     for name, (x, y) in _cases().items():
         correlate(x, y, MAX_LAG)
-        took_ms[name] = percentiles([_cpu_ms(lambda x=x, y=y: correlate(x, y, MAX_LAG)) for _ in range(ROUNDS)])
+        took_ms[name] = percentiles([_cpu_ms(partial(correlate, x, y, MAX_LAG)) for _ in range(ROUNDS)])
         began = time.thread_time()
         exact = _one_by_one(x, y)
         one_by_one_s[name] = time.thread_time() - began
         off[name] = float(np.abs(lagged(x, y, MAX_LAG)[1] - exact).max())
-    signals = _Signals(seconds)
+    costs = _signals(seconds)
     worst_ms = max(each["p50"] for each in took_ms.values())
-    feed_ms = percentiles(signals.alone_ms)
+    feed_ms = percentiles(costs.alone_ms)
     report(
         "correlation",
         pairs=X * Y,
@@ -153,12 +151,12 @@ def main() -> None:
         times_faster={name: round(1e3 * spent / took_ms[name]["p50"]) for name, spent in one_by_one_s.items()},
         most_off=max(off.values()),
         gpus=GPUS,
-        groups=len(signals.dimensions.groups()),
-        feed_ms_after_detectors=percentiles(signals.after_ms),
+        groups=costs.groups,
+        feed_ms_after_detectors=percentiles(costs.after_detectors_ms),
         feed_ms_alone=feed_ms,
         feed_bar_ms=FEED_BAR_MS,
-        latencies_us_per_token=round(signals.us_per_token, 3),
-        ms_per_matrix=percentiles(signals.matrices_ms),
+        latencies_us_per_token=round(costs.us_per_token, 3),
+        ms_per_matrix=percentiles(costs.matrices_ms),
         matrix_every_s=EVERY_S,
         ok=worst_ms <= BAR_MS and feed_ms["p50"] <= FEED_BAR_MS and max(off.values()) < 1e-9,
     )

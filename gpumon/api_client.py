@@ -29,6 +29,8 @@ PASSWORD: Final = "GPUMON_API_PASSWORD"  # noqa: S105 - the name of a variable
 TOKEN: Final = "GPUMON_API_TOKEN"  # noqa: S105 - likewise
 TIMEOUT_S: Final = 30.0
 LIMIT_BYTES: Final = 32 << 20
+_NO_ROUTE: Final = "Not Found"
+"""What FastAPI says of an address that it does not have."""
 _DETAIL_MAX: Final = 400
 _HEAD_BYTES: Final = 1 << 18
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -175,11 +177,12 @@ class Api:
             )
         if 300 <= status < 400:
             raise ApiError(f"{self.address} sends elsewhere (HTTP {status}), which is not followed: --url says where")
-        if status == 404 and detail:
+        if status == 404 and detail and detail != _NO_ROUTE:
             raise ApiError(f"{self.address}: {detail}")
         if status == 404:
             raise ApiError(
-                f"{self.address} has no such page: an older gpumon, one with http.ui off, or another program"
+                f"{self.address} has no such page: an older gpumon, one with http.ui or explain.enabled off, or "
+                "another program"
             )
         if status == 422 and detail:
             raise QuestionError(detail)

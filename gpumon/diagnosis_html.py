@@ -2,14 +2,14 @@
 
 What is told is ``explain.diagnosis.model.Diagnosis``. Every text is escaped; the page's policy lets no script run but
 the two that are in it, by their hashes, and nothing be loaded or sent. Plots are drawn by the JavaScript that comes
-with the package plotly (4.8 MB); each figure is in a table as well, so the page can be read without.
+with the package plotly (4.8 MB). But for the course of time, what they show is in tables as well: the page can be read
+without scripts.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import importlib.resources
 import json
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from typing import Final
 from gpumon.diagnosis_figures import Figure, colour, figures
 from gpumon.diagnosis_tables import classed, measure, place
 from gpumon.diagnosis_text import amounts, cause_told, ready
-from gpumon.diagnosis_words import LONG, change, clock, engine, seconds, signed
+from gpumon.diagnosis_words import change, clock, engine, seconds, signed
 from gpumon.explain.diagnosis.model import (
     BatchJitter,
     BeforeDuring,
@@ -34,18 +34,9 @@ from gpumon.explain.diagnosis.model import (
     SlowRequest,
     Surface,
 )
+from gpumon.markup import Html, begin, escaped, items, judged, table
 from gpumon.record.comparison import shown, shown_duration, shown_time
-from gpumon.terminal import bound, figure, percent, printable, title_of
-
-
-class Html(str):
-    """Text that is markup already."""
-
-    __slots__ = ()
-
-
-Cell = str | Html
-"""Of a table: a plain text is escaped."""
+from gpumon.terminal import LONG, bound, figure, percent, printable, title_of
 
 _DRAW: Final = """"use strict";
 for (const [place, figure] of Object.entries(JSON.parse(document.getElementById("figures").textContent))) {
@@ -85,9 +76,9 @@ def page(said: Diagnosis, command: str, script: str | None = None) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_escaped(said.node)}: why tokens were slow</title><style>{_STYLE}</style></head><body>",
+        f"<title>{escaped(said.node)}: why tokens were slow</title><style>{_STYLE}</style></head><body>",
         *_sections(said, command, plots),
-        f'<p class="dim">gpumon {_escaped(said.version)}</p>',
+        f'<p class="dim">gpumon {escaped(said.version)}</p>',
     ]
     if scripts:
         parts.append(f'<script type="application/json" id="figures">{_data(plots)}</script>')
@@ -98,23 +89,23 @@ def page(said: Diagnosis, command: str, script: str | None = None) -> str:
 def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterable[str]:
     yield _head(said)
     if said.actions:
-        yield _begin("What to do") + _list(f"{each.text} ({title_of(each.cause)})" for each in said.actions)
+        yield begin("What to do") + items(f"{each.text} ({title_of(each.cause)})" for each in said.actions)
     if said.causes:
-        yield _begin("Causes") + _plot("plot-causes", plots) + _causes(said.causes)
+        yield begin("Causes") + _plot("plot-causes", plots) + _causes(said.causes)
     if "plot-timeline" in plots:
-        yield _begin("Time lost", "by the cause, and response time") + _plot("plot-timeline", plots)
+        yield begin("Time lost", "by the cause, and response time") + _plot("plot-timeline", plots)
     if said.matrix:
-        yield _begin("What was different", "means over slow requests and over the others") + _matrix(said.matrix)
+        yield begin("What was different", "means over slow requests and over the others") + _matrix(said.matrix)
     if said.before_during is not None and said.before_during.changes:
         yield _before_during(said.before_during, plots)
     if said.slowest:
-        yield _begin("Requests to look at") + _slowest(said.slowest, command)
+        yield begin("Requests to look at") + _slowest(said.slowest, command)
     if said.incidents:
-        yield _begin("Incidents") + _incidents(said.incidents)
+        yield begin("Incidents") + _incidents(said.incidents)
     if said.engines:
-        yield _begin("Servers") + _engines(said.engines)
+        yield begin("Servers") + _engines(said.engines)
     if said.correlations:
-        title = _begin("What goes together", "over time, at the best lag")
+        title = begin("What goes together", "over time, at the best lag")
         yield title + _plot("plot-correlations", plots) + _correlations(said.correlations)
     for number, found in enumerate(said.tenants):
         yield _tenants(found, _plot(f"plot-tenants-{number}", plots))
@@ -125,17 +116,17 @@ def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterab
     if said.surface is not None:
         yield _surface(said.surface, _plot("plot-surface", plots))
     if said.quality:
-        yield _begin("Quality and token rate") + _quality(said.quality)
+        yield begin("Quality and token rate") + _quality(said.quality)
     if said.notes:
-        yield _begin("Not told") + _list(said.notes)
+        yield begin("Not told") + items(said.notes)
 
 
 def _head(said: Diagnosis) -> str:
     period = shown_duration(max(0.0, said.until - said.since))
-    sentences = "".join(f"<p>{_escaped(sentence, LONG)}</p>" for sentence in said.verdict)
-    counted = f"<p>{_escaped(amounts(said), LONG)}.</p>" if said.requests else ""
+    sentences = "".join(f"<p>{escaped(sentence, LONG)}</p>" for sentence in said.verdict)
+    counted = f"<p>{escaped(amounts(said), LONG)}.</p>" if said.requests else ""
     return (
-        f"<h1>{_escaped(said.node)}: why tokens were slow</h1>"
+        f"<h1>{escaped(said.node)}: why tokens were slow</h1>"
         f'<p class="dim">{period} from {shown_time(said.since)} to {shown_time(said.until)}</p>'
         f'<div class="verdict">{sentences}</div>{counted}'
     )
@@ -144,7 +135,7 @@ def _head(said: Diagnosis) -> str:
 def _causes(causes: Sequence[CauseLost]) -> str:
     rows = [
         (
-            Html(f'<span class="chip" style="background:{colour(each.cause)}"></span>{_escaped(each.title)}'),
+            Html(f'<span class="chip" style="background:{colour(each.cause)}"></span>{escaped(each.title)}'),
             seconds(each.seconds),
             percent(each.share),
             f"{each.requests:,}",
@@ -152,7 +143,7 @@ def _causes(causes: Sequence[CauseLost]) -> str:
         )
         for each in causes
     ]
-    return _table(("Cause", "lost", "share", "requests", "based on"), rows, left=(0, 4))
+    return table(("Cause", "lost", "share", "requests", "based on"), rows, left=(0, 4))
 
 
 def _matrix(rows: Sequence[MatrixRow]) -> str:
@@ -165,19 +156,19 @@ def _matrix(rows: Sequence[MatrixRow]) -> str:
             f"{row.effect:+.2f}" if row.effect is not None else "-",
             signed(row.r),
             f"{row.n:,}",
-            _judged(row.verdict),
+            judged(row.verdict),
         )
         for row in rows
     ]
     titles = ("Dimension", "healthy", "slow", "others", "effect, sd", "r", "n", "verdict")
-    return _table(titles, told, left=(0, 1))
+    return table(titles, told, left=(0, 1))
 
 
 def _before_during(compared: BeforeDuring, plots: dict[str, Figure]) -> str:
     during, before = compared.during, compared.before
     length = shown_duration(max(0.0, during.end - during.start))
     quiet = f", against {clock(before.start)} to {clock(before.end)}" if before is not None else ""
-    title = _begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
+    title = begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
     lost = f"{seconds(compared.excess_seconds)} lost; signals of {engine(compared.server, compared.model)}"
     rows = [
         (
@@ -188,8 +179,8 @@ def _before_during(compared: BeforeDuring, plots: dict[str, Figure]) -> str:
         )
         for each in compared.changes
     ]
-    told = _table(("Signal", "before", "during", "change"), rows)
-    return f"{title}<p>{_escaped(lost, LONG)}</p>{_plot('plot-before-during', plots)}{told}"
+    told = table(("Signal", "before", "during", "change"), rows)
+    return f"{title}<p>{escaped(lost, LONG)}</p>{_plot('plot-before-during', plots)}{told}"
 
 
 def _slowest(requests: Sequence[SlowRequest], command: str) -> str:
@@ -201,11 +192,11 @@ def _slowest(requests: Sequence[SlowRequest], command: str) -> str:
             seconds(each.duration_seconds),
             seconds(each.excess_seconds),
             f"{title_of(each.cause)} {percent(each.cause_share)}" if each.cause else "-",
-            Html(f"<code>{_escaped(ready(command, each.trace_id) or each.trace_id, LONG)}</code>"),
+            Html(f"<code>{escaped(ready(command, each.trace_id) or each.trace_id, LONG)}</code>"),
         )
         for each in requests
     ]
-    return _table(("Began", "server", "tenant", "took", "late by", "cause", "more"), rows, left=(0, 1, 2, 5, 6))
+    return table(("Began", "server", "tenant", "took", "late by", "cause", "more"), rows, left=(0, 1, 2, 5, 6))
 
 
 def _incidents(incidents: Sequence[IncidentBrief]) -> str:
@@ -222,7 +213,7 @@ def _incidents(incidents: Sequence[IncidentBrief]) -> str:
         for each in incidents
     ]
     titles = ("Opened", "severity", "kind", "of", "lasted", "summary", "causes meanwhile")
-    return _table(titles, rows, left=(0, 1, 2, 3, 5, 6))
+    return table(titles, rows, left=(0, 1, 2, 3, 5, 6))
 
 
 def _engines(found: Sequence[Engine]) -> str:
@@ -239,7 +230,7 @@ def _engines(found: Sequence[Engine]) -> str:
         for each in found
     ]
     titles = ("Server", "where", "requests", "slow", "time", "lost", "mostly by")
-    return _table(titles, rows, left=(0, 1))
+    return table(titles, rows, left=(0, 1))
 
 
 def _correlations(pairs: Sequence[Correlation]) -> str:
@@ -254,7 +245,7 @@ def _correlations(pairs: Sequence[Correlation]) -> str:
         )
         for each in pairs
     ]
-    return _table(("Signal", "with", "r", "follows after", "samples", "p"), rows, left=(0, 1))
+    return table(("Signal", "with", "r", "follows after", "samples", "p"), rows, left=(0, 1))
 
 
 def _tenants(found: Interference, plot: str) -> str:
@@ -265,13 +256,13 @@ def _tenants(found: Interference, plot: str) -> str:
             shown(each.tokens_per_second, ""),
             f"{each.slope:+.3g}" if each.slope is not None else "-",
             signed(each.r),
-            _judged(each.verdict),
+            judged(each.verdict),
         )
         for each in found.tenants
     ]
     active = f"{found.active_mean:.1f} active at a time, at most {found.active_most}"
     titles = ("Tenant", "requests", "tokens/s", "by one tenant more", "r", "verdict")
-    return _begin(f"Tenants of {engine(found.server, found.model)}", active) + plot + _table(titles, rows)
+    return begin(f"Tenants of {engine(found.server, found.model)}", active) + plot + table(titles, rows)
 
 
 def _batch(batch: BatchJitter) -> str:
@@ -285,9 +276,9 @@ def _batch(batch: BatchJitter) -> str:
     ]
     full = f"{percent(batch.fill)} full, {batch.open_most:,} open at most"
     more = f"{batch.rare_over_frequent:.3g} times the jitter for rare ones" if batch.rare_over_frequent else ""
-    told = f"<p>{_escaped(classed(batch), LONG)}; {_judged(batch.verdict)} {more}</p>"
+    told = f"<p>{escaped(classed(batch), LONG)}; {judged(batch.verdict)} {more}</p>"
     titles = ("Queries", "requests", "first token P50", "its jitter P99", "gaps' jitter P99")
-    return _begin(f"Batch of {engine(batch.server, batch.model)}", full) + told + _table(titles, rows)
+    return begin(f"Batch of {engine(batch.server, batch.model)}", full) + told + table(titles, rows)
 
 
 def _contexts(profile: ContextProfile, plot: str) -> str:
@@ -307,8 +298,8 @@ def _contexts(profile: ContextProfile, plot: str) -> str:
     marked = {number for number, row in enumerate(profile.rows) if profile.cliff and row.bucket == profile.cliff}
     cliff = f"a cliff from {printable(profile.cliff)} on" if profile.cliff else "no cliff"
     titles = ("From", "requests", "mean", "P95", "first token P95", "growth", "tokens/s", "normalised")
-    title = _begin(f"Context lengths of {engine(profile.server, profile.model)}", cliff)
-    return title + plot + _table(titles, rows, marked=marked)
+    title = begin(f"Context lengths of {engine(profile.server, profile.model)}", cliff)
+    return title + plot + table(titles, rows, marked=marked)
 
 
 def _surface(surface: Surface, plot: str) -> str:
@@ -317,8 +308,8 @@ def _surface(surface: Surface, plot: str) -> str:
         for label, row in zip(surface.y.labels, surface.values, strict=False)
     ]
     corner = f"{surface.y.name.replace('_', ' ')} by {surface.x.name.replace('_', ' ')}"
-    title = _begin("Response surface", f"{measure(surface)}; cells of fewer than 5 requests are empty")
-    return title + plot + _table((corner, *surface.x.labels), rows)
+    title = begin("Response surface", f"{measure(surface)}; cells of fewer than 5 requests are empty")
+    return title + plot + table((corner, *surface.x.labels), rows)
 
 
 def _quality(links: Sequence[QualityLink]) -> str:
@@ -331,58 +322,16 @@ def _quality(links: Sequence[QualityLink]) -> str:
             shown(each.score_mean, ""),
             shown(each.tokens_per_second_mean, ""),
             signed(each.r),
-            _judged(each.verdict),
+            judged(each.verdict),
         )
         for each in links
     ]
     titles = ("Server", "prompts", "evaluation", "n", "score", "tokens/s", "r", "verdict")
-    return _table(titles, rows, left=(0, 1, 2))
-
-
-# --- markup -----------------------------------------------------------------------------------------------------------
-
-
-def _begin(title: str, more: str = "") -> str:
-    told = f" <small>{_escaped(more, LONG)}</small>" if more else ""
-    return f"<h2>{_escaped(title, LONG)}{told}</h2>"
+    return table(titles, rows, left=(0, 1, 2))
 
 
 def _plot(place_id: str, plots: dict[str, Figure]) -> str:
     return f'<div class="plot" id="{place_id}"></div>' if place_id in plots else ""
-
-
-def _list(items: Iterable[str]) -> str:
-    return f"<ul>{''.join(f'<li>{_escaped(item, LONG)}</li>' for item in items)}</ul>"
-
-
-def _table(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    left: Sequence[int] = (0,),
-    marked: Iterable[int] = (),
-) -> str:
-    """left: columns of texts. marked: rows that stand out."""
-    kinds = [' class="t"' if number in left else "" for number in range(len(titles))]
-    head = "".join(f'<th scope="col"{kind}>{_escaped(title)}</th>' for title, kind in zip(titles, kinds, strict=True))
-    body = ""
-    marks = {*marked}
-    for number, row in enumerate(rows):
-        cells = "".join(f"<td{kind}>{_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=False))
-        mark = ' class="mark"' if number in marks else ""
-        body += f"<tr{mark}>{cells}</tr>"
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _cell(cell: Cell) -> str:
-    return cell if isinstance(cell, Html) else _escaped(cell, LONG)
-
-
-def _judged(verdict: str) -> Html:
-    return Html(f'<span class="{verdict}">{verdict}</span>')
-
-
-def _escaped(text: str, most: int = 60) -> str:
-    return html.escape(printable(text, most))
 
 
 def _data(plots: dict[str, Figure]) -> str:

@@ -25,13 +25,15 @@ from gpumon.diagnosis_tables import (
     response_surface,
     tenants,
 )
-from gpumon.diagnosis_words import LONG, Lines, begin, clock, engine, rest, seconds, some
+from gpumon.diagnosis_words import Lines, begin, clock, engine, rest, seconds, some
 from gpumon.explain.causes import UNEXPLAINED
 from gpumon.explain.diagnosis.model import Action, CauseLost, Diagnosis, IncidentBrief, SlowRequest, Timeline
 from gpumon.record.comparison import shown_duration, shown_time
-from gpumon.terminal import bar, colour_of, percent, printable, title_of
+from gpumon.terminal import LONG, bar, colour_of, percent, printable, title_of
 
 _SLOWEST = 5
+_WIDEST = 4
+"""Columns of a cell of time, where there are few of them."""
 _SEVERITIES: Final = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _TRACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -133,6 +135,7 @@ def _timeline(timeline: Timeline, width: int) -> Lines:
         return []
     per = max(1, -(-len(cells) // width))
     each_s = per * timeline.step_seconds
+    wide = max(1, min(_WIDEST, width // len(cells)))
     blocks = Text(no_wrap=True)
     for first in range(0, len(cells), per):
         part = slice(first, first + per)
@@ -140,10 +143,11 @@ def _timeline(timeline: Timeline, width: int) -> Lines:
         sums = {cause: sum(values[part]) for cause, values in timeline.by_cause.items()}
         cause = max(sums, key=lambda name: sums[name], default="")
         height = min(len(_BLOCKS) - 1, int(worst / most * len(_BLOCKS)))
-        blocks.append(" " if worst <= 0.0 else _BLOCKS[height], style=colour_of(cause) if sums.get(cause) else "")
+        block = " " if worst <= 0.0 else _BLOCKS[height]
+        blocks.append(wide * block, style=colour_of(cause) if sums.get(cause) else "")
     start, end = clock(timeline.start), clock(timeline.start + len(cells) * timeline.step_seconds)
-    axis = Text(f"{start}{end:>{max(1, len(blocks) - len(start))}}", style="dim")
-    return [*begin("Time lost", f"each column {seconds(each_s)}; {_BLOCKS[-1]} {seconds(most)} lost"), blocks, axis]
+    axis = Text(f"{start} {end:>{max(1, len(blocks) - len(start) - 1)}}", style="dim")
+    return [*begin("Time lost", f"each {seconds(each_s)}; {_BLOCKS[-1]} {seconds(most)} lost"), blocks, axis]
 
 
 def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool, *, with_server: bool) -> Lines:

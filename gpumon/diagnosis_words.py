@@ -13,8 +13,6 @@ from rich.text import Text
 from gpumon.record.comparison import shown, shown_duration
 from gpumon.terminal import heading, printable
 
-LONG: Final = 400
-"""Characters shown of a sentence."""
 ROWS: Final = 12
 """Shown of a list, unless everything is."""
 _MANY: Final = 9.0
@@ -55,7 +53,10 @@ def change(ratio: float | None) -> str:
     """How much more or less: ``-29 %``, ``x 48`` from ten times on; a dash where it is not known."""
     if ratio is None:
         return "-"
-    return f"x {shown(1.0 + ratio, '')}" if ratio >= _MANY else f"{100 * ratio:+,.0f} %"
+    if ratio >= _MANY:
+        return f"x {shown(1.0 + ratio, '')}"
+    percent = f"{100 * ratio:+,.0f}"
+    return "0 %" if percent in ("+0", "-0") else f"{percent} %"
 
 
 def seconds(value: float | None) -> str:

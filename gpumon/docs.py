@@ -169,6 +169,22 @@ def render_scenarios_markdown() -> str:
     return "\n".join([*parts, ""])
 
 
+def render_explaining_markdown() -> str:
+    """docs/EXPLAINING.md."""
+    from gpumon.explain.causes import LOAD, TABLE, UNEXPLAINED
+    from gpumon.explain.dimensions import DIMENSIONS
+    from gpumon.explain.guide import CORRELATION, INTRO
+
+    parts = ["# Explaining slow tokens", "", _GENERATED, "", INTRO]
+    parts += ["| cause | what it is | what it says | what to do |", "|---|---|---|---|"]
+    for name, cause in TABLE.items():
+        kind = "-" if name == UNEXPLAINED else "load" if name in LOAD else "fault"
+        parts.append(_row(f"`{name}`", f"{cause.title} ({kind})", cause.meaning, cause.action))
+    parts += [CORRELATION, "| dimension | unit | healthy | from |", "|---|---|---|---|"]
+    parts += [_row(f"`{each.name}`", each.unit, each.healthy, each.source) for each in DIMENSIONS]
+    return "\n".join([*parts, ""])
+
+
 def render_config_yaml(config: Config) -> str:
     """A configuration as a file that would bring it about."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

@@ -175,7 +175,7 @@ def _proof(share: Share | None) -> str:
     parts = [_fact(share.fact)] if share.fact is not None else []
     if share.lift is not None:
         parts.append(f"{shown(share.lift, '')} times as much lateness while it held")
-    if share.evidence < _EVIDENCE_TOLD:
+    if 0.0 < share.evidence < _EVIDENCE_TOLD:  # 0: worked out from load, there is nothing to be sure of
         parts.append(f"{percent(share.evidence)} sure")
     return "; ".join(parts)
 
@@ -225,21 +225,25 @@ def _timeline(request: Explanation, tokens: Tokens, letters: dict[str, str], wid
 
 def _columns(tokens: Tokens, slow: Sequence[SlowGap], end_ms: float, width: int) -> list[_Column]:
     gaps = [0.0] * width
+
+    def place_of(at_ms: float) -> int:
+        return min(width - 1, max(0, int(at_ms / end_ms * width)))
+
     for at_ms, gap_ms in zip(tokens.ms, tokens.gap_ms, strict=False):
-        place = min(width - 1, max(0, int(at_ms / end_ms * width)))
-        gaps[place] = max(gaps[place], gap_ms or 0.0)
+        if gap_ms is None:
+            continue
+        first, last = place_of(at_ms - gap_ms), place_of(at_ms)
+        # The time before the token, in which nothing came, is the gap's as well; its first column is another one's end.
+        for place in range(first if gaps[first] == 0.0 else first + 1, last + 1):
+            gaps[place] = max(gaps[place], gap_ms)
     causes, worst = [""] * width, [0.0] * width
     for gap in slow:
         if not gap.cause:
             continue
-        first = min(width - 1, max(0, int(gap.start_ms / end_ms * width)))
-        last = min(width - 1, max(first, int((gap.start_ms + 1e3 * gap.duration_seconds) / end_ms * width)))
-        # A gap is drawn where it ends; the time before it, in which nothing came, is its own as well.
-        for place in range(first, last + 1):
+        last = place_of(gap.start_ms + 1e3 * gap.duration_seconds)
+        for place in range(place_of(gap.start_ms), last + 1):
             if gap.excess_seconds > worst[place]:
                 causes[place], worst[place] = gap.cause, gap.excess_seconds
-            if place < last and (place > first or gaps[place] == 0.0):
-                gaps[place] = max(gaps[place], 1e3 * gap.duration_seconds)
     return [_Column(*each) for each in zip(gaps, causes, strict=True)]
 
 
@@ -263,7 +267,7 @@ def _legend(columns: Sequence[_Column], letters: dict[str, str]) -> Text:
 def _slow_gaps(console: Console, request: Explanation, everything: bool) -> None:
     by_excess = sorted(request.slow_gaps, key=lambda gap: -gap.excess_seconds)
     chosen = by_excess if everything else by_excess[:GAPS_SHOWN]
-    rows = table("At", "gap", "usually", "tokens", "what held meanwhile", right=0)
+    rows = table("At", "took", "usually", "tokens", "what held meanwhile", right=0)
     rows.columns[-1].justify, rows.columns[-1].no_wrap, rows.columns[-1].overflow = "left", False, "fold"
     for gap in sorted(chosen, key=lambda gap: gap.start_ms):
         figures = (
@@ -274,7 +278,9 @@ def _slow_gaps(console: Console, request: Explanation, everything: bool) -> None
         )
         rows.add_row(*(Text(figure) for figure in figures), _conditions(gap))
     console.print()
-    console.print(heading("Slow gaps"))
+    title = heading("When it was slow")
+    title.append(" (single gaps, and stretches of tokens that were late together)", style="not bold dim")
+    console.print(title)
     console.print(rows)
     if len(chosen) < len(by_excess):
         console.print(Text(f"The {len(chosen)} slowest of {len(by_excess)}; --all shows the rest.", style="dim"))

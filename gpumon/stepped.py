@@ -95,7 +95,8 @@ class SteppedNode:
         self.tracing = Tracing(config, clock, self.store, self.node, ports.files, node_names, None, taps)
         plan = sampler_plan(config)
         self._fast_ttl_s = 3 * max(config.cadence.publish_s, plan.fast_s)
-        self._hearing = Hearing(self.node, clock, self.tracing.requests_open)
+        rows = self.explanation.correlations.add_rows if self.explanation is not None else None
+        self._hearing = Hearing(self.node, clock, self.tracing.requests_open, rows)
         self._hearing.begin(plan)
         self.sampler = SteppedSampler(nvml, ports.files, plan, self._hearing, clock) if nvml is not None else None
         self._runner = Runner(clock, self.store, self.health)

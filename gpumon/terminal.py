@@ -21,6 +21,8 @@ PLAIN_WIDTH: Final = 80
 WIDTH_MAX: Final = 110
 NAME_MAX: Final = 60
 """Characters shown of a name from outside."""
+LONG: Final = 400
+"""Likewise of a sentence."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _FAULT_COLOURS: Final = ("red", "magenta", "yellow", "bright_red", "bright_magenta", "bright_yellow")
 _LOAD_COLOURS: Final = ("cyan", "blue", "bright_cyan", "bright_blue", "green")

@@ -1,4 +1,4 @@
-"""Writes METRICS, CONFIGURATION, DETECTORS and SCENARIOS of docs/ from the code; with --check only says if it is fresh.
+"""Writes the generated pages of docs/ (``PAGES``) from the code; with --check only says if they are fresh.
 
 Exit code 1 with --check when a file differs from what the code says now.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from gpumon.docs import (
     render_configuration_markdown,
     render_detectors_markdown,
+    render_explaining_markdown,
     render_metrics_markdown,
     render_scenarios_markdown,
 )
@@ -20,6 +21,7 @@ PAGES = {
     "docs/METRICS.md": render_metrics_markdown,
     "docs/CONFIGURATION.md": render_configuration_markdown,
     "docs/DETECTORS.md": render_detectors_markdown,
+    "docs/EXPLAINING.md": render_explaining_markdown,
     "docs/SCENARIOS.md": render_scenarios_markdown,
 }
 

@@ -139,6 +139,15 @@ def test_a_recording_is_diagnosed_as_it_would_have_been_then(recorded: Path, cap
     assert Diagnosis.model_validate_json(capsys.readouterr().out) == told
 
 
+def test_of_a_recording_one_server_or_model_may_be_asked_for_alone(recorded: Path, capsys: Captured) -> None:
+    counts = {}
+    for server in ("", "vllm", "sglang", "gpumon", "nothing"):
+        of_recording(recorded, Config(), None, DiagnoseQuery(server=server), Form(json_output=True))
+        counts[server] = json.loads(capsys.readouterr().out)["requests"]
+    assert counts["nothing"] == 0
+    assert counts[""] == sum(counts.values()) - counts[""] > 0
+
+
 def test_requests_of_a_recording_come_without_a_command(recorded: Path, capsys: Captured) -> None:
     of_recording(recorded, Config(), None, DiagnoseQuery(), Form())
     assert "gpumon explain" not in capsys.readouterr().out

@@ -89,8 +89,8 @@ def test_small_differences_do_not_look_like_stalls() -> None:
 
 
 def test_slow_gaps_are_told_by_time_with_the_conditions_under_them() -> None:
-    assert part(lines(), "Slow gaps") == [
-        "     At     gap  usually  tokens  what held meanwhile",
+    assert part(lines(), "When it was slow") == [
+        "     At    took  usually  tokens  what held meanwhile",
         "0.980 s  420 ms    20 ms       1  GPU too hot 88 %, unexplained 13 % (sm clock",
         "                                  1,005 MHz, usually 1,410 MHz)",
         "1.400 s  120 ms    20 ms       1  GPU too hot 100 % (sm clock 1,005 MHz, usually",
@@ -180,7 +180,7 @@ def test_what_is_not_known_is_left_out() -> None:
         "Not bound to GPUs (no identity): what its GPUs did is not known",
         "Late by 100 ms until the first token",
     ]
-    assert not any(line.startswith(("Tokens", "Slow gaps")) for line in told)
+    assert not any(line.startswith(("Tokens", "When it was slow")) for line in told)
 
 
 def test_an_outcome_that_is_not_ok_is_told() -> None:
@@ -224,3 +224,16 @@ def test_requests_of_any_length_fit(seconds: float) -> None:
     times = START_S + np.linspace(0.0, seconds, 50)
     gaps = (SlowGap(START_S, START_S + seconds, 1, seconds / 2, seconds / 2, (THERMAL._replace(seconds=seconds / 2),)),)
     lines(explained(token_s=times, slow_gaps=gaps, decode=Account(seconds / 2, seconds, seconds / 2, (THERMAL,))))
+
+
+def test_a_stretch_of_late_tokens_is_marked_and_not_drawn_as_one_long_gap() -> None:
+    stretch = SlowGap(START_S + 0.4, START_S + 1.4, 50, 0.5, 0.5, (THERMAL,))
+    row = part(lines(explained(slow_gaps=(stretch,), token_s=token_times())), "Tokens (100 steps; ▁ 20 ms and less")
+    assert set(row[0]) <= set("·▁ ")
+    assert row[1].strip() == "A" * 26
+
+
+def test_what_is_worked_out_from_load_is_not_called_unsure() -> None:
+    share = THERMAL._replace(cause="batch_growth", seconds=0.8, evidence=0.0, lift=None)
+    told = part(lines(explained(decode=Account(1.98, 2.78, 0.8, (share,)), first_token=ON_TIME)), "Why")
+    assert told[1] == "  sm clock 1,005 MHz, usually 1,410 MHz"

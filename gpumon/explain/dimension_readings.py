@@ -214,12 +214,9 @@ class Repeated:
         self._moving = {
             labels: rate for labels, rate in self._moving.items() if labels in self._known and rate.since_s >= rests_s
         }
-        self._jumped = {labels: self._judged(labels, rate) for labels, rate in self._rates.step(scene).items()}
-        for labels, rate in self._jumped.items():
-            if rate.per_s > 0:
-                self._moving[labels] = Rate(rate.per_s, self._at_s)
-            else:
-                self._moving.pop(labels, None)
+        jumps = {labels: rate for labels, rate in self._rates.step(scene).items() if rate.per_s > 0}
+        self._jumped = {labels: self._judged(labels, rate) for labels, rate in jumps.items()}
+        self._moving |= {labels: Rate(rate.per_s, self._at_s) for labels, rate in self._jumped.items()}
 
     def of(self, series: Iterable[Labels], over: Over) -> tuple[float, float, float] | None:
         """Value, since when and until when; None where it is not known (yet). All zero while nothing moves."""
@@ -235,8 +232,8 @@ class Repeated:
 
     def _judged(self, labels: Labels, rate: Rate) -> Rate:
         seconds = self._at_s - rate.since_s
-        if labels in self._moving or rate.per_s <= 0:
-            if rate.per_s > 0 and (not self._learned or seconds < self._period_s):
+        if labels in self._moving:
+            if not self._learned or seconds < self._period_s:
                 self._period_s, self._learned = seconds, True
             return rate
         # It rested until the reading before, so all of it grew since then.

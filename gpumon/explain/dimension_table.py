@@ -118,15 +118,8 @@ def _rate(
     read: Reader | None = None,
 ) -> Entry:
     """A counter's growth; read: where it is not of the series with these last labels alone."""
-    most = 1.0 if unit == RATIO else math.inf
-    return _entry(
-        name,
-        title,
-        unit,
-        bad,
-        Rule(scope, False, over, read or rate(scope, metric, *tails, add=add, most=most)),
-        metric,
-    )
+    read = read or rate(scope, metric, *tails, add=add, most=1.0 if unit == RATIO else math.inf)
+    return _entry(name, title, unit, bad, Rule(scope, False, over, read), metric)
 
 
 def _repeat(name: str, title: str, unit: str, bad: str, over: Over, metric: Metric, *tail: str) -> Entry:

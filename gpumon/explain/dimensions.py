@@ -17,13 +17,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumon import catalogue
 from gpumon.detect.scene import Labels, Scene
-from gpumon.explain.dimension_readings import GPU, HOST, PROCESS, Found, Repeated, Scope, others_share
+from gpumon.explain.dimension_readings import GPU, HOST, PAGE, Found, Repeated, Scope, others_share
 from gpumon.explain.dimension_table import TABLE, Others, Repeat
 from gpumon.explain.dimension_table import Dimension as Dimension
 from gpumon.explain.group import Group
-from gpumon.explain.group_members import Members, pages, parents
+from gpumon.explain.group_members import Members, is_page_of, parents
 from gpumon.explain.group_room import GroupRoom
 from gpumon.explain.second_track import SecondTrack
 
@@ -42,10 +41,10 @@ _REPEATS: Final = tuple(dict.fromkeys(rule.read.metric for rule in _RULES if isi
 class _Parts(NamedTuple):
     """Labels of what a group is made of, by scope."""
 
+    group: Group
     gpus: Sequence[tuple[Labels, Labels]]
     """Of each its own, and of a MIG instance those of the GPU it is on (else the same again)."""
     processes: Sequence[Labels]
-    pages: Sequence[Labels]
     is_here: bool
     """Whether it is known to run on this host."""
 
@@ -70,12 +69,12 @@ class Dimensions:
             repeated.step(scene)
         found = self._found(scene, members)
         hold_s = HOLD * self._intervals_s.min(axis=0)
-        on_gpu, on_page = parents(scene), [*scene.values(catalogue.SERVER_RUNNING)]
+        on_gpu = parents(scene)
         with self._lock:
             for group in groups:
                 self._tracks.see(group, scene.at_s)
             for group, track in self._tracks.items():
-                parts = _parts(group, members, on_gpu, on_page)
+                parts = _parts(group, members, on_gpu)
                 track.fill(*self._values(found, parts), hold_s, scene.at_s)
 
     def groups(self) -> list[Group]:
@@ -140,10 +139,10 @@ class Dimensions:
         return stretches[0], stretches[1], stretches[2]
 
 
-def _parts(group: Group, members: Members, on_gpu: Mapping[str, str], on_page: Iterable[Labels]) -> _Parts:
+def _parts(group: Group, members: Members, on_gpu: Mapping[str, str]) -> _Parts:
     gpus = [((uuid,), (on_gpu.get(uuid, uuid),)) for uuid in group.gpus]
     is_here = bool(group.gpus or group.pid or group.container)
-    return _Parts(gpus, members.processes(group), pages(group, on_page), is_here)
+    return _Parts(group, gpus, members.processes(group), is_here)
 
 
 def _of_parts(scope: Scope, values: Mapping[Labels, float], parts: _Parts) -> list[float]:
@@ -153,5 +152,6 @@ def _of_parts(scope: Scope, values: Mapping[Labels, float], parts: _Parts) -> li
         return [value for own, gpu in both if (value := gpu if own is None else own) is not None]
     if scope is HOST:
         return [*values.values()] if parts.is_here else []
-    of = parts.processes if scope is PROCESS else parts.pages
-    return [value for each in of if (value := values.get(each)) is not None]
+    if scope is PAGE:
+        return [value for page, value in values.items() if is_page_of(parts.group, page)]
+    return [value for each in parts.processes if (value := values.get(each)) is not None]

@@ -49,7 +49,7 @@ class _Table:
         self._fit: tuple[NDArray[np.float64], NDArray[np.float64], float, tuple[float, float]] | None = None
 
     def add(self, look: Look) -> None:
-        size = size_of(look.running)
+        size = int(sizes_of(np.array([look.running]))[0])
         self._looks[size, self._counts[size] % LOOKS] = look
         self._counts[size] += 1
         self.total += 1
@@ -107,9 +107,10 @@ class Expected:
         return table.expected(running, context)
 
 
-def size_of(running: float) -> int:
-    """Position of a size of batch."""
-    return min(_SIZES - 1, max(0, round(_PER_DOUBLING * float(np.log2(max(running, 1.0))))))
+def sizes_of(running: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Positions of sizes of batches."""
+    sizes = np.rint(_PER_DOUBLING * np.log2(np.maximum(running, 1.0))).astype(np.intp)
+    return np.asarray(np.minimum(sizes, _SIZES - 1))
 
 
 def _slope(rows: list[NDArray[np.float64]]) -> float:

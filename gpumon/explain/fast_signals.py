@@ -1,7 +1,8 @@
 """What GPUs did, in tenths of a second, the last four minutes: the fast rows that correlation looks at.
 
-Of the rows' columns (``sources.gpu_fast.Column``) those that tell what a GPU did and what held it back. Of several rows
-in a tenth of a second the last one counts; a tenth without a row is not known (NaN). Throttled is 1 while there is any
+Of the rows' columns (``sources.gpu_fast.Column``) those that tell what a GPU did and what held it back. A row is of the
+tenth of a second before it, so it stands where the middle of that is. Of several rows in one the last one counts; a
+tenth of a second without a row is not known (NaN). Throttled is 1 while there is any
 reason but idleness and clocks set by configuration. Bounded: 64 GPUs, of which the one silent for longest gives way;
 0.1 MB each.
 """
@@ -41,6 +42,8 @@ _POSITIONS: Final = np.array(list(_COLUMNS.values()), dtype=np.intp)
 _THROTTLED: Final = NAMES.index("throttled")
 _NO_THROTTLING: Final = 0x1 | 0x2
 """Bits of NVML's clocks event reasons: idle, and clocks set by configuration."""
+_CELL_NS: Final = round(FAST_S * 1e9)
+_HALF_NS: Final = _CELL_NS // 2
 _MOST: Final = float(np.finfo(np.float32).max)
 
 
@@ -53,7 +56,7 @@ class _Cells:
 
     def add(self, rows: Sequence[Row]) -> None:
         for at_ns, values in rows:
-            number = int(at_ns / 1e9 / FAST_S)
+            number = (at_ns - _HALF_NS) // _CELL_NS
             if number > self.newest:
                 fresh = np.arange(max(self.newest + 1, number - FAST_CELLS + 1), number + 1) % FAST_CELLS
                 self.values[fresh] = np.nan

@@ -8,7 +8,7 @@ by the pod or container of one that does: front ends and schedulers. Read anew a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from gpumon import catalogue
@@ -71,11 +71,11 @@ def parents(scene: Scene) -> Mapping[str, str]:
     return {labels[0]: labels[1] for labels in scene.values(catalogue.MIG_INFO)}
 
 
-def pages(group: Group, pages: Iterable[Labels]) -> list[Labels]:
-    """Of metrics pages, by their labels server, model, endpoint: those of the group's model. Pages of replicas of one
-    model cannot be told apart; one that names no model counts by its kind of server.
+def is_page_of(group: Group, page: Labels) -> bool:
+    """Whether a metrics page, by its labels server, model and endpoint, tells of a group: it is of its model. Pages of
+    replicas of one model cannot be told apart; one that names no model counts by its kind of server.
     """
-    return [labels for labels in pages if (labels[1] == group.model if labels[1] else labels[0] == group.server)]
+    return page[1] == group.model if page[1] else page[0] == group.server
 
 
 def _belongs(each: Labels, server: Labels) -> bool:

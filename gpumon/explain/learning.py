@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumon.explain.expected import Expected, Look, size_of
+from gpumon.explain.expected import Expected, Look, sizes_of
 from gpumon.explain.load import GroupLoad, Others, Ran
 from gpumon.explain.steps import Steps
 from gpumon.explain.usual import Load
@@ -82,7 +82,7 @@ class Learning:
         if alone.sum() < _FEW:
             alone[:] = True
         chosen = np.flatnonzero(alone)
-        sizes = np.array([size_of(value) for value in batch[chosen].tolist()])
+        sizes = sizes_of(batch[chosen])
         for size in np.unique(sizes).tolist():
             rows = chosen[sizes == size]
             if len(rows) >= _FEW or len(some) < 4 * _FEW:

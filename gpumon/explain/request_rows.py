@@ -154,7 +154,7 @@ class Rows:
         rows, places = np.nonzero(self.table["fact_cause"] == cause)
         if not len(rows):
             return None
-        lost_s = self.table["cause_s"][rows, :, cause].sum(axis=1)
+        lost_s = self.table["cause_s"][rows, :, cause].astype(np.float64).sum(axis=1)
         best = int(np.argmax(lost_s))
         row, place = self.table[rows[best]], places[best]
         usual = float(row["fact_usual"][place])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,6 @@ POINTS_MAX: Final = 4096
 """Most points of a token timeline."""
 REQUESTS_MAX: Final = 16
 """Most requests of one trace in an answer: an agent's trace may hold hundreds."""
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Said(BaseModel):
@@ -78,12 +76,12 @@ class CauseSeconds(_Said):
 
 
 class SlowGap(_Said):
-    """One gap between tokens that was slow."""
+    """One gap between tokens that was slow, or a stretch of tokens that were late together."""
 
     start_ms: float = Field(description="Since the request's start.")
     start: float = Field(description="Unix time.")
     duration_seconds: float
-    tokens: int = Field(description="Made at its end.")
+    tokens: int = Field(description="Made at its end, or in the stretch.")
     expected_seconds: float
     excess_seconds: float
     cause: str
@@ -94,8 +92,8 @@ class Tokens(_Said):
     """When the decode steps were."""
 
     steps: int
-    ms: list[Finite] = Field(description="Since the request's start, ascending.")
-    gap_ms: list[Finite | None] = Field(description="Since the step before, which need not be in the list; null: none.")
+    ms: list[float] = Field(description="Since the request's start, ascending.")
+    gap_ms: list[float | None] = Field(description="Since the step before, which need not be in the list; null: none.")
     note: str = Field(description="What is left out of the list; empty where nothing is.")
 
 

@@ -54,8 +54,7 @@ class Node:
 
     def run(self, seconds: int, *, each: Callable[[], object] = lambda: None, asks: bool = True) -> None:
         for _ in range(seconds):
-            held = {(catalogue.GPU_THROTTLED_SECONDS, (*gpu(0), "sw_thermal")): share(self.stage.at_s)}
-            self.stage.grow(held)
+            self.stage.grow({(catalogue.GPU_THROTTLED_SECONDS, (*gpu(0), "sw_thermal")): share(self.stage.at_s)})
             records = [self.request()] if asks else []
             each()
             scene = self.stage.step(1.0, records)
@@ -231,7 +230,7 @@ def fast_rows(at_s: float, held: Callable[[float], float]) -> list[Row]:
         row_s = at_s - 1.0 + 0.1 * number + 0.05
         values = [math.nan] * len(Column)
         values[Column.CLOCK_SM] = 1.98e9 * (1.0 - 0.4 * held(row_s))
-        rows.append(Row(round(row_s * 1e9), tuple(values)))
+        rows.append(Row(round((row_s + 0.05) * 1e9), tuple(values)))
     return rows
 
 

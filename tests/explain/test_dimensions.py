@@ -215,8 +215,8 @@ def test_a_counter_that_began_anew_leaves_a_hole_and_nothing_negative() -> None:
 def test_repeated_counters_are_told_at_their_next_jump_of_the_time_before() -> None:
     node = Node()
     node.own(WORKER, FRONT)
-    waits = {(catalogue.PROCESS_RUNQUEUE_SECONDS, labels): 0.0 for labels in (WORKER, FRONT)}
-    node.stage.put(waits)
+    waits: dict[Series, float] = {(catalogue.PROCESS_RUNQUEUE_SECONDS, each): 0.0 for each in (WORKER, FRONT)}
+    node.stage.put({**waits})
     node.stage.put({(catalogue.PROCESS_PRESSURE, (*each, "cpu", "some")): 0.0 for each in (WORKER, FRONT)})
 
     def read(second: int) -> None:
@@ -270,7 +270,9 @@ def test_faults_of_the_servers_processes_add_up_without_those_of_others() -> Non
     node.own(WORKER)
     node.own(JOB, gib=1.0)
     node.stage.put({(catalogue.PROCESS_CPU_SECONDS, FRONT): 1.0})
-    faults = {(catalogue.PROCESS_PAGE_FAULTS, (*each, "major")): 30.0 for each in (WORKER, FRONT, JOB)}
+    faults: dict[Series, float] = {
+        (catalogue.PROCESS_PAGE_FAULTS, (*each, "major")): 30.0 for each in (WORKER, FRONT, JOB)
+    }
     node.run(4, lambda second: node.stage.grow(faults))
     assert node.values("major_faults") == {60.0}
 
@@ -331,10 +333,18 @@ def test_pages_of_the_model_are_averaged_and_passes_need_some() -> None:
     assert node.values("eager_passes") == {1.0}
 
 
+def test_a_page_need_not_tell_of_everything() -> None:
+    node = Node()
+    node.stage.put({(catalogue.SERVER_WAITING, ("tgi", "m", "a:1")): 3.0})
+    node.run(3)
+    assert node.values("requests_waiting") == {3.0}
+    assert node.values("requests_running") == set()
+
+
 def test_a_group_that_may_be_elsewhere_has_nothing_of_this_host() -> None:
     bound, unbound = Group("vllm", "m", (), "10", ""), Group("vllm", "m", (), "", "")
     node = Node(bound, unbound)
-    stalled = {(catalogue.HOST_PRESSURE, ("cpu", "some")): 0.2}
+    stalled: dict[Series, float] = {(catalogue.HOST_PRESSURE, ("cpu", "some")): 0.2}
     node.run(3, lambda second: node.stage.grow(stalled))
     assert node.values("host_cpu_stalled", bound) == {0.2}
     assert node.values("host_cpu_stalled", unbound) == set()

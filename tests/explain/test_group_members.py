@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpumon import catalogue
 from gpumon.explain.group import Group
-from gpumon.explain.group_members import Members, pages
+from gpumon.explain.group_members import Members, is_page_of
 from tests.detect.scenes import Stage, gpu
 
 CONTAINER = "0123456789ab"
@@ -107,5 +107,5 @@ def test_a_process_that_two_sources_name_differently_is_one() -> None:
 
 def test_pages_are_the_models_or_where_they_name_none_the_servers() -> None:
     told = [("vllm", "m", "a:1"), ("vllm", "n", "a:2"), ("sglang", "m", "a:3"), ("vllm", "", "a:4"), ("tgi", "", "a:5")]
-    assert pages(Group("vllm", "m", (), "", ""), told) == [told[0], told[2], told[3]]
-    assert pages(Group("tgi", "q", (), "", ""), told) == [told[4]]
+    assert [is_page_of(Group("vllm", "m", (), "", ""), page) for page in told] == [True, False, True, True, False]
+    assert [is_page_of(Group("tgi", "q", (), "", ""), page) for page in told] == [False] * 4 + [True]

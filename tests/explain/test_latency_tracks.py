@@ -14,6 +14,7 @@ from gpumon.explain.group_room import GROUPS
 from gpumon.explain.latency_tracks import FAST_CELLS, SECONDS, LatencyTracks, _quantile
 from gpumon.model import RequestRecord
 from gpumon.requests.logbuckets import log_buckets
+from gpumon.requests.windows import Signal
 from tests.detect.requests import request
 from tests.detect.scenes import BEGIN_S, Stage
 
@@ -66,7 +67,7 @@ def test_latencies_and_rate_of_a_steady_server() -> None:
 def test_seconds_are_told_when_they_are_complete_and_no_sooner() -> None:
     node = Node()
     node.steady(120)
-    lag_s = node.stage.step(0.0, ()).latencies.models()[0].lag_s(1, 0.8)
+    lag_s = node.stage.step(0.0, ()).latencies.models()[0].lag_s(Signal.INTER_TOKEN, 0.8)
     assert 1.0 < lag_s < 2.5
     newest = max(node.known(GAP))
     assert newest + 1 <= node.stage.at_s - BEGIN_S - 1.5 * lag_s < newest + 2

@@ -141,9 +141,7 @@ def _part(story: Story, daemon: Daemon, fault: str) -> Iterator[None]:
 
 def _stops(story: Story, daemon: Daemon) -> None:
     with _part(story, daemon, "stopped"):
-        for seconds in MAY_WAIT: Final = 0.4
-"""Share of the calm in which others may keep the server from its CPU: taking it is to be a fault that stands out."""
-STOPS_S:
+        for seconds in STOPS_S:
             settle(2.0)
             with stopped(story.pid, seconds) as episode:
                 pass

@@ -7,7 +7,9 @@ starvation as true as ours: so much of it as the kernel counted is nobody's mist
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+import os
+import pickle
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -33,12 +35,24 @@ LOOK_S = 0.5
 
 
 @pytest.fixture(scope="module")
-def story() -> Iterator[Story]:
-    """Told once for all tests."""
-    with TemporaryDirectory(dir=on_disk(Path("/tmp"), Path("/var/tmp"), ROOT), prefix="gpumon-live-") as folder:
-        told = tell(Path(folder))
-        print(_summary(told))
-        yield told
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """Told once for all tests: of several workers by the one that comes first, for two at once would disturb each
+    other's."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    kept = shared / "live-story.pickle"
+    with (shared / "live-story.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            disk = on_disk(Path("/tmp"), Path("/var/tmp"), ROOT)
+            with TemporaryDirectory(dir=disk, prefix="gpumon-live-") as folder:
+                told = tell(Path(folder))
+            print(_summary(told))
+            kept.write_bytes(pickle.dumps(told))
+    told = pickle.loads(kept.read_bytes())
+    assert isinstance(told, Story)
+    return told
 
 
 @pytest.fixture(params=CAUSES)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gpumon.explain.diagnosis.model import Diagnosis
 from gpumon.explain.dimensions import DIMENSIONS
@@ -261,6 +262,18 @@ def test_names_from_outside_come_back_as_they_were() -> None:
 def test_what_is_answered_can_be_read_back() -> None:
     body = Api(explained()).get("explain", f"trace_id={TRACE}").body
     assert Trace.model_validate_json(body) == trace(TRACE, [explained()], to_unix)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [("ms", "[NaN]"), ("gap_ms", "[Infinity]"), ("ms", "null"), ("steps", "1.5"), ("note", "3")]
+)
+def test_what_cannot_be_an_answer_is_not_read_as_one(place: str, value: str) -> None:
+    body = trace(TRACE, [explained(token_s=np.array([1000.5]))], to_unix).model_dump_json()
+    told = {"ms": "[500.0]", "gap_ms": "[null]", "steps": "1", "note": '""'}[place]
+    changed = body.replace(f'"{place}":{told}', f'"{place}":{value}')
+    assert changed != body
+    with pytest.raises(ValidationError, match=place):
+        Trace.model_validate_json(changed)
 
 
 # --- explained --------------------------------------------------------------------------------------------------------

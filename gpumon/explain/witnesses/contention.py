@@ -17,7 +17,7 @@ from gpumon.detect.incident import Incident
 from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Scene
 from gpumon.explain.signs import Fact, Sign
-from gpumon.explain.witnesses.gpus import GPUS_MAX, found_on, ratio
+from gpumon.explain.witnesses.gpus import GPUS_MAX, Seen, States, found_on, ratio
 from gpumon.explain.witnesses.weighing import Usual, confirmed, ramp
 from gpumon.model import Unit
 
@@ -30,8 +30,7 @@ _LONGEST_S: Final = 6.0
 
 @dataclass(slots=True)
 class _Gpu:
-    read_s: float | None = None
-    """Of the newest reading of its processes."""
+    states: States = field(default_factory=lambda: States(_LONGEST_S))
     usual: Usual = field(default_factory=lambda: Usual(60, 3))
     """Others' part of the SM time."""
 
@@ -54,8 +53,7 @@ class Contention:
         shared = {finding.entity.uuid: finding.evidence for finding in self._sharing.step(scene)}
         for uuid, read_s in _read(scene).items():
             gpu = self._gpus.look(uuid, scene.at_s)
-            before_s, gpu.read_s = gpu.read_s, read_s
-            if before_s is not None and read_s <= before_s:
+            if not gpu.states.is_new(read_s):
                 continue
             figures = {each.name: each.observed for each in shared.get(uuid, ())}
             others = ratio(figures.get("others_sm", 0.0))
@@ -66,10 +64,8 @@ class Contention:
             if usual is None:
                 evidence = 0.0  # what has been so from the beginning
             gpu.usual.feed(part, evidence)
-            if evidence > 0 and before_s is not None:
-                fact = Fact("others_sm", others, Unit.RATIO)
-                since_s = max(before_s, read_s - _LONGEST_S)
-                yield Sign(CAUSE, ("gpu", uuid), since_s, read_s, evidence, part, fact)
+            seen = Seen(evidence, part, Fact("others_sm", others, Unit.RATIO))
+            yield from gpu.states.take(CAUSE, ("gpu", uuid), read_s, seen)
         self._gpus.sweep(scene.at_s)
 
 

@@ -3,6 +3,9 @@
 From the server's page, from reading to reading. A preemption has no other reason. Requests that wait while the cache
 has hardly a block left wait for blocks; how full that is depends on the longest prompt in the queue, whose blocks must
 all be there, and on what the server keeps back. A full cache at which nobody waits costs nothing.
+
+Waiting costs those that wait. Of the time of those that run it takes nothing, so the cap is 0; and 1 from a preemption
+until nobody waits any more, for so long the one that was thrown out stands still.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ class _Cache:
     at_s: float | None = None
     blocked: float = 0.0
     """At the last reading: 0 to 1."""
+    has_preempted: bool = False
+    """And somebody has waited since."""
     usual_blocked: Usual = field(default_factory=lambda: Usual(120, 5))
     usual_preempted: Usual = field(default_factory=lambda: Usual(120, 5))
 
@@ -47,19 +52,31 @@ class KvPressure:
         preempted = {growth.labels: growth for growth in scene.grown(catalogue.SERVER_PREEMPTIONS)}
         for labels, usage, at_s in scene.read(catalogue.SERVER_KV_USAGE):
             cache = self._caches.look(labels, scene.at_s)
-            since_s, cache.at_s = cache.at_s, at_s
+            since_s = cache.at_s
             if since_s is not None and at_s <= since_s:
                 continue
-            before, cache.blocked = cache.blocked, ramp(waiting.get(labels, 0.0), 0.0, 1.0) * ramp(usage, *FULL)
+            cache.at_s = at_s
             growth = preempted.get(labels)
             lost = growth.rate if growth is not None else 0.0
-            # Who waited at one end of the stretch waited in it.
-            blocked = max(before, cache.blocked) * (1 - (cache.usual_blocked.value or 0.0))
-            thrown = ramp(lost - 2 * (cache.usual_preempted.value or 0.0), *_PREEMPTED_PER_S)
-            evidence = confirmed(max(blocked, thrown), is_found=server_name(labels) in found)
+            waits = waiting.get(labels, 0.0)
+            evidence = _evidence(cache, usage, waits, lost)
+            evidence = confirmed(evidence, is_found=server_name(labels) in found)
             cache.usual_blocked.feed(cache.blocked, evidence)
             cache.usual_preempted.feed(lost, evidence)
+            cache.has_preempted = cache.has_preempted or lost > 0
             if evidence > 0 and since_s is not None:
                 fact = Fact("kv_usage", usage, Unit.RATIO)
-                yield Sign("kv_pressure", server_key(labels), since_s, at_s, evidence, 1.0, fact)
+                cap = 1.0 if cache.has_preempted else 0.0
+                yield Sign("kv_pressure", server_key(labels), since_s, at_s, evidence, cap, fact)
+            cache.has_preempted = cache.has_preempted and waits > 0
         self._caches.sweep(scene.at_s)
+
+
+def _evidence(cache: _Cache, usage: float, waits: float, lost: float) -> float:
+    """Of the stretch that ends now. waits: requests; lost: preemptions per second."""
+    before, cache.blocked = cache.blocked, ramp(waits, 0.0, 1.0) * ramp(usage, *FULL)
+    usual_blocked, usual_lost = cache.usual_blocked.value, cache.usual_preempted.value
+    if usual_blocked is None or usual_lost is None:
+        return 0.0
+    # Who waited at one end of the stretch waited in it.
+    return max(max(before, cache.blocked) * (1 - usual_blocked), ramp(lost - 2 * usual_lost, *_PREEMPTED_PER_S))

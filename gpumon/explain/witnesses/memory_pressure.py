@@ -5,8 +5,8 @@ read every half. A wait for pages of a file is in there, too, where these had be
 major faults of the cgroup's processes took, at a quarter of a millisecond each, is not this but ``page_faults``.
 Faults for pages from swap stay here.
 
-Of a process whose cgroup tells nothing, the host's own pressure and swapping are all there is; where no process is
-known at all, they are said of the host.
+Of a process whose cgroup tells nothing, the host's own pressure and swapping are all there is; where no process was
+ever seen, they are said of the host.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class MemoryPressure:
         self._usual: Kept[Labels, Usual] = Kept(lambda: Usual(60, 4), most=256)
         self._host = Usual(120, 10)
         self._swap = Usual(120, 10)
+        self._has_processes = False
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
         found = found_pids(incidents, "memory_pressure")
@@ -76,17 +77,18 @@ class MemoryPressure:
             explained = _faulted_s(scene, reading, start_s, end_s) / over_s
             evidence = ramp(share - before, self._little, self._much) * max(0.0, 1 - explained)
             evidence = confirmed(evidence, is_found=is_of(found, reading.pids))
-            cap = min(1.0, _UNEVEN * share)
             fact = Fact("memory_pressure", share, Unit.RATIO, before)
-            keys: list[Key] = [("process", pid) for pid in reading.pids] if evidence > 0 else []
-            yield from (Sign("memory_pressure", key, start_s, end_s, evidence, cap, fact) for key in keys)
+            keys: list[Key] = [("process", pid) for pid in reading.pids]
+            yield from _signs(keys, start_s, end_s, evidence, min(1.0, _UNEVEN * share), fact)
         usual.feed(reading.per_s[_SOME], ramp(reading.per_s[_SOME] - (before or 0.0), self._little, self._much))
 
     def _of_host(self, scene: Scene, found: set[str]) -> Iterator[Sign]:
         """Of those whose cgroups tell nothing."""
         processes = {labels[0] for labels in scene.values(catalogue.PROCESS_CPU_SECONDS)}
-        silent = [("process", pid) for pid in sorted(processes - self._cgroups.told)]
-        keys: list[Key] = silent if processes else [("host", "")]
+        self._has_processes = self._has_processes or bool(processes)
+        keys: list[Key] = [("process", pid) for pid in sorted(processes - self._cgroups.told)]
+        if not self._has_processes:
+            keys = [("host", "")]
         if not keys:
             return
         pages = next((g for g in scene.grown(catalogue.HOST_SWAP_PAGES) if g.labels == _SWAPPED_IN), None)
@@ -107,8 +109,7 @@ class MemoryPressure:
                 explained = faulted_s / (stalled.amount - before * stalled.dt_s)
                 told = confirmed(evidence * max(0.0, 1 - explained), is_found=is_of(found, ()))
                 fact = Fact("memory_pressure", stalled.rate, Unit.RATIO, before)
-                if told > 0:
-                    yield from _signs(keys, start_s, stalled.at_s, told, min(1.0, _UNEVEN * stalled.rate), fact)
+                yield from _signs(keys, start_s, stalled.at_s, told, min(1.0, _UNEVEN * stalled.rate), fact)
             self._host.feed(stalled.rate, evidence)
 
     @staticmethod
@@ -133,4 +134,5 @@ def _file_faults(scene: Scene, series: Iterable[Labels], start_s: float, end_s: 
 def _signs(
     keys: Iterable[Key], start_s: float, end_s: float, evidence: float, cap: float, fact: Fact
 ) -> Iterator[Sign]:
-    return (Sign("memory_pressure", key, start_s, end_s, evidence, cap, fact) for key in keys)
+    if evidence > 0:
+        yield from (Sign("memory_pressure", key, start_s, end_s, evidence, cap, fact) for key in keys)

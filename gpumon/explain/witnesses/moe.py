@@ -16,7 +16,7 @@ from gpumon.detect.incident import Incident
 from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Labels, Scene
 from gpumon.explain.signs import Fact, Sign
-from gpumon.explain.witnesses.gpus import ratio
+from gpumon.explain.witnesses.gpus import Seen, States, ratio
 from gpumon.explain.witnesses.weighing import Usual, confirmed, found_servers, ramp, server_key, server_name
 from gpumon.model import Unit
 
@@ -28,7 +28,7 @@ _LONGEST_S: Final = 6.0
 
 @dataclass(slots=True)
 class _Experts:
-    read_s: float | None = None
+    states: States = field(default_factory=lambda: States(_LONGEST_S))
     balance: Usual = field(default_factory=lambda: Usual(120, 5))
 
 
@@ -49,15 +49,12 @@ class UnevenExperts:
         running = scene.values(catalogue.SERVER_RUNNING)
         for labels, balance, read_s in scene.read(catalogue.SERVER_EXPERT_BALANCE):
             experts = self._servers.look(labels, scene.at_s)
-            before_s, experts.read_s = experts.read_s, read_s
-            if not 0 < balance <= 1 or running.get(labels, 1.0) <= 0 or (before_s is not None and read_s <= before_s):
+            if not 0 < balance <= 1 or running.get(labels, 1.0) <= 0 or not experts.states.is_new(read_s):
                 continue
             usual = experts.balance.value
             fall = ratio(1.0 - balance / usual) if usual else 0.0
             evidence = confirmed(ramp(fall, *self._fall), is_found=server_name(labels) in found)
             experts.balance.feed(balance, evidence)
-            if evidence > 0 and before_s is not None:
-                fact = Fact("expert_balance", balance, Unit.RATIO, usual)
-                start_s = max(before_s, read_s - _LONGEST_S)
-                yield Sign(CAUSE, server_key(labels), start_s, read_s, evidence, fall, fact)
+            seen = Seen(evidence, fall, Fact("expert_balance", balance, Unit.RATIO, usual))
+            yield from experts.states.take(CAUSE, server_key(labels), read_s, seen)
         self._servers.sweep(scene.at_s)

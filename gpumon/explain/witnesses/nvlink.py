@@ -20,7 +20,7 @@ from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Scene
 from gpumon.explain.signs import Fact, Sign
 from gpumon.explain.witnesses.collectives import Joiner
-from gpumon.explain.witnesses.gpus import GPUS_MAX, Gpu, found_on, ratio
+from gpumon.explain.witnesses.gpus import GPUS_MAX, Gpu, Seen, States, found_on, ratio
 from gpumon.explain.witnesses.weighing import Usual, confirmed, ramp
 from gpumon.model import Unit
 
@@ -31,14 +31,15 @@ _RESENT_S: Final = 1e-4
 """What sending again costs, at the most."""
 _ERRORS_ALONE: Final = 0.5
 """Evidence at most, with all links there."""
+_LONGEST_S: Final = 6.0
+"""Of a stretch: links are read every 5 s."""
 _TOLD_S: Final = 15.0
 """What ranks told of their collectives holds for so long."""
 
 
 @dataclass(slots=True)
 class _Gpu:
-    read_s: float | None = None
-    """Of the newest reading of its links."""
+    states: States = field(default_factory=lambda: States(_LONGEST_S))
     active: Usual = field(default_factory=lambda: Usual(60, 2))
     errors: Usual = field(default_factory=lambda: Usual(60, 2))
     """Per second, of all kinds."""
@@ -73,13 +74,10 @@ class NvLink:
             state = self._gpus.look(uuid, scene.at_s)
             if uuid in shares:
                 state.collective, state.told_s = shares[uuid], scene.at_s
-            before_s, state.read_s = state.read_s, read_s
-            if before_s is None or read_s > before_s:
-                sign = self._judge(state, active, rates.get(labels[:2], {}), is_found=uuid in found)
-                if sign is not None and before_s is not None:
-                    evidence, cap, fact = sign
-                    busy = state.collective if scene.at_s - state.told_s <= _TOLD_S else 1.0
-                    yield Sign(CAUSE, ("gpu", uuid), before_s, read_s, evidence, cap * busy, fact)
+            if state.states.is_new(read_s):
+                seen = self._judge(state, active, rates.get(labels[:2], {}), is_found=uuid in found)
+                busy = state.collective if scene.at_s - state.told_s <= _TOLD_S else 1.0
+                yield from state.states.take(CAUSE, ("gpu", uuid), read_s, seen._replace(cap=seen.cap * busy))
         self._gpus.sweep(scene.at_s)
 
     def _collectives(self, scene: Scene) -> dict[str, float]:
@@ -98,10 +96,8 @@ class NvLink:
                 shares[held[0].uuid] = ratio(shares.get(held[0].uuid, 0.0) + exec_s / since_s)
         return shares
 
-    def _judge(
-        self, state: _Gpu, active: float, rates: dict[str, float], *, is_found: bool
-    ) -> tuple[float, float, Fact] | None:
-        """Evidence, cap and figure of a new reading."""
+    def _judge(self, state: _Gpu, active: float, rates: dict[str, float], *, is_found: bool) -> Seen:
+        """A new reading."""
         usual = state.active.value
         lost = ratio(1.0 - active / usual) if usual else 0.0
         down = ramp(lost, 0.0, 0.05)
@@ -112,10 +108,8 @@ class NvLink:
         if rates:
             state.errors.feed(errors, noisy)
         evidence = confirmed(max(down, _ERRORS_ALONE * noisy), is_found=is_found)
-        if evidence <= 0:
-            return None
         if down > 0:
-            return evidence, lost, Fact("nvlinks_active", active, Unit.NONE, usual)
+            return Seen(evidence, lost, Fact("nvlinks_active", active, Unit.NONE, usual))
         is_mended = all(rate <= 0 for kind, rate in rates.items() if kind not in _CRC)
         cap = ratio(errors * _RESENT_S) if is_mended else 1.0
-        return evidence, cap, Fact("nvlink_errors_per_second", errors, Unit.NONE, usual_errors)
+        return Seen(evidence, cap, Fact("nvlink_errors_per_second", errors, Unit.NONE, usual_errors))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from gpumon import catalogue
 from gpumon.detect.incident import Incident
@@ -25,8 +25,6 @@ from gpumon.model import Unit
 _FEW, _SHARE_FEW = 0.5, 0.03
 _MANY, _SHARE_MANY = 2.0, 0.12
 """Requests waiting, and the same of those running, that are no evidence, and all of it."""
-_BUSY_SHARE: Final = 0.9
-"""Of the largest batch seen, from which on the batch is full."""
 
 
 @dataclass(slots=True)
@@ -34,7 +32,6 @@ class _Queue:
     at_s: float | None = None
     waits: float = 0.0
     """Evidence at the last reading."""
-    largest: float = 0.0
     usual: Usual = field(default_factory=lambda: Usual(120, 5))
     """Requests waiting."""
 
@@ -57,7 +54,6 @@ class Queueing:
             since_s, queue.at_s = queue.at_s, at_s
             if since_s is None or at_s > since_s:
                 batch = running.get(labels)
-                queue.largest = max(queue.largest, batch or 0.0)
                 before, queue.waits = queue.waits, self._waits(queue, waiting, batch, usages.get(labels))
                 evidence = confirmed(max(before, queue.waits), is_found=server_name(labels) in found)
                 if evidence > 0 and since_s is not None:

@@ -5,8 +5,9 @@ Each counts at its own moment, in cells of two seconds; how many there are among
 compared with what is usual of the model. What is known of a cell grows for seconds after it, as requests end: a request
 is looked at ``SETTLE_S`` after its end, when most of those whose prompts it met have told of them.
 
-More load brings prompts of requests that nothing is known of yet. So where requests wait, or more than usual run
-together when it begins, nothing is said. Only requests with token times. Bounded: 64 models; 3 requests per model and
+More load brings prompts of requests that nothing is known of yet, and so do steps that all take longer, for requests
+then end later. So nothing is said where requests wait, where the median step is over 1.8 times the usual, or where more
+than usual run together when it begins. Only requests with token times. Bounded: 64 models; 3 requests per model and
 look, of 4,096 gaps; 64 under way; 512 prompts.
 """
 
@@ -45,6 +46,7 @@ _TIMES: Final = (3.0, 6.0)
 _SETTLED: Final = 8
 """Cells after which most of what ran in one has ended."""
 _SAME_LOAD: Final = 1.5
+_SAME_STEP: Final = 1.8
 _MOST: Final = 0.7
 """Evidence without an incident: what is between the pauses is not known."""
 
@@ -58,6 +60,8 @@ class _Steps(NamedTuple):
     begin_s: NDArray[np.float64]
     """Of the pauses."""
     end_s: NDArray[np.float64]
+    median_s: float
+    """Gap."""
     concurrency: float
 
 
@@ -67,8 +71,10 @@ class _Model:
     waiting: deque[_Steps] = field(default_factory=lambda: deque(maxlen=64))
     usual: Usual = field(default_factory=lambda: Usual(120, 15))
     """Share of pauses."""
-    load: Usual = field(default_factory=lambda: Usual(120, 16))
+    load: Usual = field(default_factory=lambda: Usual(120, 15))
     """Concurrency of requests."""
+    step_s: Usual = field(default_factory=lambda: Usual(120, 15))
+    """Median gap."""
     cells: TimeCells = field(default_factory=lambda: TimeCells(CELL_S, CELLS))
     gaps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CELLS))
     pauses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CELLS))
@@ -129,9 +135,10 @@ def _steps(record: RequestRecord, start_s: float, at_s: float) -> _Steps | None:
     gaps = np.diff(times_s)
     if len(gaps) < _GAPS_LEAST or times_s[0] < 0 or times_s[-1] > at_s + 1.0 or gaps.min() < 0:
         return None
-    is_long = gaps > _LONG * float(np.median(gaps))
+    median_s = float(np.median(gaps))
+    is_long = gaps > _LONG * median_s
     at = np.flatnonzero(is_long[1:-1] & ~is_long[:-2] & ~is_long[2:]) + 1
-    return _Steps(at_s, times_s[1:], times_s[at], times_s[at + 1], float(record.concurrency))
+    return _Steps(at_s, times_s[1:], times_s[at], times_s[at + 1], median_s, float(record.concurrency))
 
 
 def _judge(
@@ -143,17 +150,16 @@ def _judge(
     for moments_s, counts in ((ends_s, model.gaps), (pauses_s, model.pauses)):
         cells, good = model.cells.place(moments_s)
         np.add.at(counts, cells[good], 1.0)
-    usual, usual_load = model.usual.value, model.load.value
-    load = sum([each.concurrency for each in due]) / len(due)
-    newest = model.cells.newest
+    usual = model.usual.value
+    load, step_s = (sum(column) / len(due) for column in zip(*((each.concurrency, each.median_s) for each in due)))
+    is_calm = not is_held_up and step_s <= _SAME_STEP * (model.step_s.value or 0.0)
+    is_more = load > _SAME_LOAD * (model.load.value or 0.0)
     for number in np.unique(np.floor(ends_s / CELL_S).astype(np.int64)).tolist():
         start_s = number * CELL_S
         share = _share(model, number)
         model.shares[number % CELLS] = max(model.shares[number % CELLS], share or 0.0)
-        if share is None or usual is None or usual_load is None or is_held_up:
-            continue
         goes_on = start_s - model.held_s <= 2 * _AROUND * CELL_S
-        if load > _SAME_LOAD * usual_load and not goes_on:
+        if share is None or usual is None or not is_calm or (is_more and not goes_on):
             continue
         evidence = _MOST * ramp(share / max(usual, _FLOOR), *_TIMES)
         evidence = confirmed(evidence, is_found=is_found)
@@ -164,7 +170,7 @@ def _judge(
         fact = Fact("step_pauses", share, Unit.RATIO, usual)
         end_s = min(start_s + CELL_S, due[-1].known_s)
         yield Sign("queueing", ("server", key[1] or f"{key[0]}/"), start_s, end_s, evidence, 1.0, fact)
-    _learn(model, newest, load)
+    _learn(model, load, step_s)
 
 
 def _unexplained(model: _Model, due: Sequence[_Steps]) -> NDArray[np.float64]:
@@ -186,8 +192,9 @@ def _share(model: _Model, number: int) -> float | None:
     return float(model.pauses[cells].sum()) / gaps if gaps >= _KNOWN else None
 
 
-def _learn(model: _Model, newest: int, load: float) -> None:
+def _learn(model: _Model, load: float, step_s: float) -> None:
     """What is so old that its requests have ended becomes usual, if nothing held."""
+    newest = model.cells.newest
     model.fed = max(model.fed, newest - CELLS + 1 + _AROUND)
     while model.fed < newest - _SETTLED:
         model.fed += 1
@@ -196,3 +203,4 @@ def _learn(model: _Model, newest: int, load: float) -> None:
             # Like with like: at first some prompts are not known, and more pauses are without a reason.
             model.usual.feed(float(model.shares[model.fed % CELLS]), evidence)
             model.load.feed(load, evidence)
+            model.step_s.feed(step_s, evidence)
