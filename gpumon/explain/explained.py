@@ -48,13 +48,13 @@ class Account(NamedTuple):
 
 
 class SlowGap(NamedTuple):
-    """One gap that was slow."""
+    """A gap that was slow, or a stretch of about a second whose gaps were each a little slow."""
 
     start_s: float
     """Steady seconds: of the token before."""
     end_s: float
     tokens: int
-    """Made at its end."""
+    """Made in it."""
     expected_s: float
     excess_s: float
     shares: tuple[Share, ...]

@@ -44,6 +44,7 @@ _NO_THROTTLING: Final = 0x1 | 0x2
 """Bits of NVML's clocks event reasons: idle, and clocks set by configuration."""
 _CELL_NS: Final = round(FAST_S * 1e9)
 _HALF_NS: Final = _CELL_NS // 2
+_MOST_MASK: Final = float(1 << 53)
 _MOST: Final = float(np.finfo(np.float32).max)
 
 
@@ -55,14 +56,14 @@ class _Cells:
         self.newest = -1
 
     def add(self, rows: Sequence[Row]) -> None:
-        for at_ns, values in rows:
-            number = (at_ns - _HALF_NS) // _CELL_NS
-            if number > self.newest:
-                fresh = np.arange(max(self.newest + 1, number - FAST_CELLS + 1), number + 1) % FAST_CELLS
-                self.values[fresh] = np.nan
-                self.newest = number
-            if number > self.newest - FAST_CELLS:
-                self.values[number % FAST_CELLS] = _signals(values)
+        numbers = (np.array([row.at_ns for row in rows], dtype=np.int64) - _HALF_NS) // _CELL_NS
+        newest = int(numbers.max())
+        if newest > self.newest:
+            fresh = np.arange(max(self.newest + 1, newest - FAST_CELLS + 1), newest + 1) % FAST_CELLS
+            self.values[fresh] = np.nan
+            self.newest = newest
+        kept = numbers > self.newest - FAST_CELLS
+        self.values[numbers[kept] % FAST_CELLS] = _signals(rows)[kept]  # of equal numbers the last one stays
 
 
 class FastSignals:
@@ -104,11 +105,12 @@ class FastSignals:
         return np.ascontiguousarray(found.T)
 
 
-def _signals(values: Sequence[float]) -> NDArray[np.float64]:
-    """The columns of a row; what single precision cannot hold is no reading."""
-    found = np.array(values, dtype=np.float64)[_POSITIONS]
+def _signals(rows: Sequence[Row]) -> NDArray[np.float64]:
+    """(rows, NAMES); what single precision cannot hold is no reading."""
+    found = np.array([row.values for row in rows])[:, _POSITIONS]
     found[~(np.abs(found) <= _MOST)] = np.nan
-    mask = found[_THROTTLED]
-    if mask == mask:
-        found[_THROTTLED] = float(bool(int(mask) & ~_NO_THROTTLING))
+    masks = found[:, _THROTTLED]
+    is_mask = (masks >= 0) & (masks < _MOST_MASK)
+    bits = np.where(is_mask, masks, 0.0).astype(np.int64) & ~_NO_THROTTLING
+    found[:, _THROTTLED] = np.where(is_mask, bits != 0, np.nan)
     return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-INTRO: Final = """\ A token is *slow* when it came later than it usually does under the load that the server usually
+INTRO: Final = """\
+A token is *slow* when it came later than it usually does under the load that the server usually
 has. gpumon says by how much, and divides that excess among causes. What nothing explains is `unexplained`, and is
 shown: the causes of a request add up to its excess, exactly.
 

@@ -49,6 +49,7 @@ def learned(*, beside: float = 0.0, wait_s: float = 0.002, rarely_s: float = 0.0
 
 
 LEARNED = learned()
+NAMES = Waited._fields
 
 
 def row(**told: float) -> Array:
@@ -255,7 +256,7 @@ def test_where_the_wait_is_not_told_a_fault_may_still_have_all_of_it() -> None:
 
 def test_requests_are_judged_apart() -> None:
     several = [waited(1.0), waited(), waited(prompt_s=1.0), waited(computed=16_000.0)]
-    together = Waited(*(np.concatenate(columns) for columns in zip(*several, strict=True)))
+    together = waited()._replace(**{name: np.concatenate([getattr(each, name) for each in several]) for name in NAMES})
     found = judged(together)
     for number, each in enumerate(several):
         alone = judged(each)
@@ -264,7 +265,7 @@ def test_requests_are_judged_apart() -> None:
 
 
 def test_no_requests_no_judgement() -> None:
-    nothing = Waited(*(column[:0] for column in waited()))
+    nothing = waited()._replace(**{name: getattr(waited(), name)[:0] for name in NAMES})
     assert judged(nothing).shares_s.shape == (0, WIDTH)
 
 

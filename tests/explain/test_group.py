@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpumon.detect.scene import Holder
@@ -12,7 +14,7 @@ from tests.detect.requests import request
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
 
 
-def bound(binding: Binding, **told: str) -> RequestRecord:
+def bound(binding: Binding, **told: Any) -> RequestRecord:
     return request(1000.0, binding=binding, **told)
 
 

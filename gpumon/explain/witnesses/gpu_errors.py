@@ -1,9 +1,9 @@
 """Errors that end the work on a GPU, GPUs and drivers that are gone, and servers that start anew.
 
 From new XIDs, whether the GPU and NVML answer, and the process that holds the GPU: whether it is there and what it is
-called (told every 2 s; a process that ended has no name any more). It lasts until the GPU serves again: a process holds
-it and is as busy as is usual there, or a request had its first token from it. An XID whose process goes on as before did
-no harm, and one that only keeps account of memory rows never does.
+called (told every 2 s; a process that ended has no name any more). It lasts until the GPU serves again: a process
+holds it and is as busy as is usual there, or a request had its first token from it. An XID whose process goes on as
+before did no harm, and one that only keeps account of memory rows never does.
 
 Not told of: a driver of another version than its library (what runs goes on), and NVML that was released on purpose. A
 process that the kernel killed for want of memory is ``memory_pressure``.
@@ -44,6 +44,8 @@ _DOUBT_S: Final = 4.0
 _KILLED_S: Final = 10.0
 _LONGEST_S: Final = 600.0
 """A server that is not back by then does not come back."""
+_LATE_S: Final = 3.0
+"""That a process ended is known that late."""
 _SERVED_S: Final = 1.5
 """A token may come that much after what is told of as its end: looks are a second apart."""
 _BUSY: Final = (0.5, 0.2)
@@ -111,7 +113,7 @@ class GpuErrors:
                 events.append(_Event(before_s, _DOUBT, Fact("xid", xids[gpu], Unit.NONE)))
             if present > 0 and holders:
                 events += self._ended(scene, state, holders.get(gpu, []), busy)
-            starts_s = [event.since_s for event in events]
+            starts_s = [max(event.since_s, before_s - _LATE_S) for event in events]
             self._take(state, events, busy)
             if state.event is None:
                 if busy is not None and busy >= _BUSY_LEAST:
@@ -156,6 +158,8 @@ class GpuErrors:
     def _new_xids(self, scene: Scene) -> dict[Gpu, float]:
         """Number of an XID that is new since the last look, by GPU; not of those that do no harm."""
         counts = scene.values(catalogue.GPU_XID_ERRORS)
+        if not counts or counts == self._xids:
+            return {}
         known = {labels[:2] for labels in self._xids}
         new: dict[Gpu, float] = {}
         for labels, count in sorted(counts.items()):
@@ -163,7 +167,7 @@ class GpuErrors:
             before = self._xids.get(labels, 0.0 if labels[:2] in known else count)
             if count > before and labels[2] not in HARMLESS and labels[2].isdecimal():
                 new[labels[:2]] = float(int(labels[2]))
-        self._xids = counts if counts else self._xids
+        self._xids = counts
         return new
 
 
