@@ -55,6 +55,7 @@ _HARMLESS: Final = frozenset(
 )
 """Kinds of incidents that do not make a step longer while they hold: what is usual can be learned meanwhile."""
 _ERRORS_TOLD: Final = 64
+_PROCESSES: Final = 256
 _UNKNOWN = Accounts(Account(None, 0.0, 0.0, ()), Account(None, 0.0, 0.0, ()), ())
 
 
@@ -83,6 +84,8 @@ class Explanation:
         self._models = models
         self._board = Board()
         self._groups: dict[Group, GroupState] = {}
+        self._by_process: OrderedDict[tuple[str, str, int], Group] = OrderedDict()
+        """Group of a process that requests on GPUs were bound to, by server, model and pid."""
         self._waiting: deque[_Waiting] = deque()
         self._lock = threading.Lock()
         """Over what others read: details and counters."""
@@ -167,7 +170,7 @@ class Explanation:
         at_s = scene.at_s
         by_group: dict[Group, list[RequestRecord]] = {}
         for record in scene.requests:
-            by_group.setdefault(group_of(record), []).append(record)
+            by_group.setdefault(self._group(record), []).append(record)
         for group, records in by_group.items():
             state = self._groups.get(group) or self._make(group, at_s)
             if state is None:
@@ -194,6 +197,20 @@ class Explanation:
             tokens = [made for made in map(_token_s, taken) if made is not None]
             if tokens:
                 state.load.add_tokens(np.concatenate(tokens))
+
+    def _group(self, record: RequestRecord) -> Group:
+        """Its group. A process whose GPUs cannot be told any more (the driver is gone) still is the engine it was."""
+        group, pid = group_of(record), record.binding.pid
+        if pid is None:
+            return group
+        key = (record.server, record.model, pid)
+        if record.binding.gpus:
+            self._by_process[key] = group
+            self._by_process.move_to_end(key)
+            if len(self._by_process) > _PROCESSES:
+                self._by_process.popitem(last=False)
+            return group
+        return self._by_process.get(key, group)
 
     def _make(self, group: Group, at_s: float) -> GroupState | None:
         if len(self._groups) >= GROUPS_MAX:

@@ -46,6 +46,9 @@ class Waited(NamedTuple):
     step_s: Array
     """Expected, of a decode step then."""
     grown: NDArray[np.bool_]
+    wait_tokens: Array
+    """Prompt tokens of others that were computed while it waited, and the mean length of their prompts."""
+    wait_length: Array
     wait_evidence: Array
     """(n, CAUSES): while it waited."""
     wait_lost: Array
@@ -74,7 +77,9 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
         return None
     wait_s = load.queue_s.value() or 0.0
     shares = np.zeros((len(computed), len(CAUSES)))
-    queued = _queued(waited, wait_s, load.queue_s.high() or 0.0, weights, shares)
+    wait_cost_s = load.token_s.at(np.maximum(waited.wait_length, 1.0))
+    busy_s = waited.wait_tokens * wait_cost_s if wait_cost_s is not None else np.zeros(len(computed))
+    queued = _queued(waited, wait_s, load.queue_s.high() or 0.0, busy_s, weights, shares)
     short_s = load.prompt_s.at(np.minimum(computed, max(mean_computed, 1.0)))
     assert short_s is not None
     is_long = (computed > LONG * mean_computed) & (usual_prompt_s - short_s > SLACK_S)
@@ -103,8 +108,9 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
     return Judged(wait_s + expected_s, queued + excess, shares)
 
 
-def _queued(waited: Waited, usual_s: float, high_s: float, weights: Array, shares: Array) -> Array:
-    """Excess of the waits; divides it into ``shares``. high_s: a wait that is not unusual yet."""
+def _queued(waited: Waited, usual_s: float, high_s: float, busy_s: Array, weights: Array, shares: Array) -> Array:
+    """Excess of the waits; divides it into ``shares``. high_s: a wait that is not unusual yet. busy_s: what the prompts
+    that were computed meanwhile are worth."""
     excess = waited.wait_s - usual_s
     excess = np.where((excess > 2 * waited.step_s + SLACK_S) & (waited.wait_s > high_s), excess, 0.0)
     # Time in which nothing went on at all.
@@ -122,6 +128,11 @@ def _queued(waited: Waited, usual_s: float, high_s: float, weights: Array, share
     shares += parts * (rest * most)[:, None]
     rest = rest * (1 - most)
     full = sure[:, INDEX["kv_pressure"]]
+    # With a place free in the batch it waited for the step under way, which was long for the prompts in it.
+    free = 1 - np.maximum(full, sure[:, INDEX["queueing"]])
+    step_s = np.minimum(rest * free, busy_s)
+    shares[:, INDEX["prefill_interference"]] += step_s
+    rest = rest - step_s
     shares[:, INDEX["kv_pressure"]] += rest * full
     shares[:, INDEX["queueing"]] += rest * (1 - full)
     return np.asarray(excess)

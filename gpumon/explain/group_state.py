@@ -31,8 +31,9 @@ from gpumon.model import RequestRecord, Unit
 GROWN: Final = 1.25
 """Times the usual, from where on a batch or a context has grown."""
 BY_CHANCE: Final = 1.5
-ABOVE: Final = 1.15
-"""The same while no more came: so many more, and so many times what one in twenty is."""
+"""The same while no more came."""
+SPREADS: Final = 3.0
+"""Robust standard deviations over the median that are more than chance. One less where more came, else one more."""
 CAME: Final = 1.4
 """Times the usual arrivals, over half a minute, from where on more come."""
 SLOW_GAPS: Final = 64
@@ -234,6 +235,7 @@ class GroupState:
         firsts = np.array([ran.first_s for ran in runs])
         computed = np.array([float(ran.computed) for ran in runs])
         beside, lengths = around.others.between(admitted, firsts)
+        wait_tokens, wait_length = around.others.between(starts, admitted)
         wait_evidence, wait_lost = self._conditions(starts, np.maximum(admitted, starts), around)
         before_evidence, _ = self._conditions(starts - BEFORE_S, admitted, around)
         evidence, lost = self._conditions(admitted, firsts, around)
@@ -249,6 +251,8 @@ class GroupState:
                 wait_evidence=wait_evidence,
                 wait_lost=wait_lost,
                 before_evidence=before_evidence,
+                wait_tokens=wait_tokens,
+                wait_length=wait_length,
                 prompt_evidence=evidence,
                 prompt_lost=lost,
             ),
@@ -352,27 +356,24 @@ class GroupState:
 
     def _grown(self, moments_s: Array) -> NDArray[np.bool_]:
         """Whether more came than usual, in the half minute before each moment."""
-        usual, brought = self.usual.arrivals.value(), self.usual.brought.value()
+        usual, brought = self.usual.arrivals.above(CAME, SPREADS), self.usual.brought.above(CAME, SPREADS)
         if usual is None or brought is None:
             return np.zeros(len(moments_s), dtype=bool)
         seconds, places = np.unique(np.floor(moments_s).astype(np.int64), return_inverse=True)
         known = []
         for second in seconds.tolist():
             came, tokens = self.load.arrived(second - OVER_S, second)
-            known.append(came > CAME * usual or tokens > CAME * max(brought, 1.0))
+            known.append(came > usual or tokens > max(brought, 1.0))
         return np.array(known, dtype=bool)[places]
 
 
 def _at_most(values: Array, usual: Usual, room: float, grown: NDArray[np.bool_]) -> Array:
-    """Those that have grown brought back to the median: well over that, and over what one in twenty is.
-
-    Where more came than usual, it takes less to be more than chance.
-    """
-    median, high = usual.value(), usual.high()
-    if median is None or high is None:
+    """Those that have grown brought back to the median. Where more came than usual, less is more than chance."""
+    median, more = usual.value(), usual.above(GROWN, SPREADS - 1, room)
+    by_chance = usual.above(BY_CHANCE, SPREADS + 1, room)
+    if median is None or more is None or by_chance is None:
         return values
-    limits = np.where(grown, GROWN * median + room, max(BY_CHANCE * median + room, ABOVE * high))
-    return np.where(values > limits, median, values)
+    return np.where(values > np.where(grown, more, by_chance), median, values)
 
 
 def _mean(values: Array) -> float:

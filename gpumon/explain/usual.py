@@ -6,7 +6,7 @@ Medians of the newest values from times that no incident touches; where there ar
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,20 @@ _LEAST: Final = 8
 _LENGTHS: Final = 24
 """Buckets of prompt lengths, each twice the one before."""
 _EACH: Final = 64
+_LONG: Final = 900
+"""Steps of a second each: a quarter of an hour."""
+_SPREAD: Final = 1.4826
+
+
+class Figures(NamedTuple):
+    """Of the values in a ring."""
+
+    median: float
+    mean: float
+    high: float
+    """What one in twenty is above."""
+    spread: float
+    """Robust standard deviation: 1.4826 times the median distance from the median, which a minority cannot move."""
 
 
 class Ring:
@@ -25,7 +39,7 @@ class Ring:
     def __init__(self, size: int = 256) -> None:
         self._values = np.zeros(size)
         self._count = 0
-        self._known: tuple[float, float, float] | None = None
+        self._known: Figures | None = None
 
     def __len__(self) -> int:
         return min(self._count, len(self._values))
@@ -35,14 +49,15 @@ class Ring:
         self._count += 1
         self._known = None
 
-    def figures(self) -> tuple[float, float, float] | None:
-        """Median, mean, and what one in twenty is above; None with fewer than eight values."""
+    def figures(self) -> Figures | None:
+        """None with fewer than eight values."""
         if len(self) < _LEAST:
             return None
         if self._known is None:
             values = self._values[: len(self)]
             median, high = np.quantile(values, (0.5, 0.95)).tolist()
-            self._known = (median, float(values.mean()), high)
+            spread = _SPREAD * float(np.median(np.abs(values - median)))
+            self._known = Figures(median, float(values.mean()), high, spread)
         return self._known
 
 
@@ -64,24 +79,29 @@ class Usual:
     def value(self) -> float | None:
         """The median; None while too little is known."""
         known = self._figures()
-        return known[0] if known is not None else None
+        return known.median if known is not None else None
 
     def mean(self) -> float | None:
         """Likewise, the mean."""
         known = self._figures()
-        return known[1] if known is not None else None
+        return known.mean if known is not None else None
 
     def high(self) -> float | None:
         """Likewise, what one in twenty is above."""
         known = self._figures()
-        return known[2] if known is not None else None
+        return known.high if known is not None else None
+
+    def above(self, times: float, spreads: float, room: float = 0.0) -> float | None:
+        """What is more than chance: so many times the median, and over it by so many spreads; None likewise."""
+        known = self._figures()
+        return None if known is None else max(times * known.median + room, known.median + spreads * known.spread)
 
     @property
     def is_calm(self) -> bool:
         """Whether it is known from calm times."""
         return self._calm.figures() is not None
 
-    def _figures(self) -> tuple[float, float, float] | None:
+    def _figures(self) -> Figures | None:
         return self._calm.figures() or self._all.figures()
 
 
@@ -125,13 +145,13 @@ class Load:
     """What is usual of a group's load."""
 
     def __init__(self) -> None:
-        self.running = Usual()
+        self.running = Usual(_LONG)
         """Requests decoding at a time."""
-        self.context = Usual()
+        self.context = Usual(_LONG)
         """Tokens of context of one of them."""
-        self.arrivals = Usual()
+        self.arrivals = Usual(_LONG)
         """Requests per second, over half a minute."""
-        self.brought = Usual()
+        self.brought = Usual(_LONG)
         """Prompt tokens to be computed per second, likewise."""
         self.queue_s = Usual()
         self.computed = Usual()

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ _SETTLED: Final = 8
 """Cells after which most of what ran in one has ended."""
 _SAME_LOAD: Final = 1.5
 _SAME_STEP: Final = 1.8
+_RECENT: Final = 8
 _MOST: Final = 0.7
 """Evidence without an incident: what is between the pauses is not known."""
 
@@ -80,6 +82,8 @@ class _Model:
     pauses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CELLS))
     shares: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CELLS))
     """Highest share of pauses that was seen of a cell."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    """Median gaps of the newest requests: a long one is as it was most of its time."""
     held_s: float = float("-inf")
     """The end of the newest cell with evidence."""
     fed: int = -1
@@ -151,8 +155,11 @@ def _judge(
         cells, good = model.cells.place(moments_s)
         np.add.at(counts, cells[good], 1.0)
     usual = model.usual.value
-    load, step_s = (sum(column) / len(due) for column in zip(*((each.concurrency, each.median_s) for each in due)))
-    is_calm = not is_held_up and step_s <= _SAME_STEP * (model.step_s.value or 0.0)
+    load = sum([each.concurrency for each in due]) / len(due)
+    step_s = sum([each.median_s for each in due]) / len(due)
+    model.recent.extend(each.median_s for each in due)
+    slowest_s = max(step_s, median(model.recent))
+    is_calm = not is_held_up and slowest_s <= _SAME_STEP * (model.step_s.value or 0.0)
     is_more = load > _SAME_LOAD * (model.load.value or 0.0)
     for number in np.unique(np.floor(ends_s / CELL_S).astype(np.int64)).tolist():
         start_s = number * CELL_S
