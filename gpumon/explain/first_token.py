@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.causes import INDEX, is_fault
-from gpumon.explain.shares import Array, Claims, divide, sureness
+from gpumon.explain.shares import Array, Claims, divide, held_up, sureness
 from gpumon.explain.usual import Load
 
 SLOW: Final = 1.25
+SLOW_THEN: Final = 1.08
 LONG: Final = 1.5
 SLACK_S: Final = 0.01
 BEFORE_S: Final = 20.0
@@ -85,7 +86,9 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
     is_long = (computed > LONG * mean_computed) & (usual_prompt_s - short_s > SLACK_S)
     expected_s = np.where(is_long, short_s, usual_prompt_s)
     over = waited.prompt_s - usual_prompt_s
-    is_slow = (waited.prompt_s > SLOW * usual_prompt_s) & (over > SLACK_S)
+    # Where something surely was wrong, less is more than chance.
+    limit = np.where(held_up(waited.prompt_evidence, weights) > 0.5, SLOW_THEN, SLOW)
+    is_slow = (waited.prompt_s > limit * usual_prompt_s) & (over > SLACK_S)
     excess = np.maximum(np.where(is_slow, over, 0.0) + np.where(is_long, usual_prompt_s - short_s, 0.0), 0.0)
     load_s = np.zeros_like(shares)
     load_s[:, INDEX["long_context"]] = np.where(is_long, usual_prompt_s - short_s, 0.0)

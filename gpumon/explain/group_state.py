@@ -151,7 +151,7 @@ class GroupState:
                 grown=self._grown(slow.ends_s),
             )
         )
-        self._note_slowness(steps, expected_s, slow, shares_s)
+        self._note_slowness(steps, whole_s, slow, shares_s)
         facts: dict[int, Fact] = {
             INDEX["batch_growth"]: Fact(
                 "requests_decoding", _mean(running[inside]), Unit.NONE, self.usual.running.value()
@@ -214,14 +214,20 @@ class GroupState:
         )
 
     def _note_slowness(self, steps: Steps, expected_s: Array, slow: Slow, shares_s: Array) -> None:
-        """What load does not explain, step by step, for the lift of conditions."""
-        of_load = shares_s[:, [INDEX["prefill_interference"], INDEX["batch_growth"], INDEX["long_context"]]].sum(axis=1)
-        excess = slow.excess_s
-        part = np.divide(excess - of_load, excess, out=np.zeros(len(excess)), where=excess > 0)
-        net = np.zeros(len(expected_s))
+        """By how much steps are slower than they are under that very load, for the lift of conditions.
+
+        Without what prompts of others explain. expected_s: of each step, with the batch and context that it had.
+        """
+        over_s = steps.lengths_s - expected_s
         inside = slow.members >= 0
-        net[inside] = np.maximum(steps.lengths_s[inside] - expected_s[inside], 0.0) * part[slow.members[inside]]
-        self.slowness.add(steps.ends_s, net, expected_s)
+        prompts = np.divide(
+            shares_s[:, INDEX["prefill_interference"]],
+            slow.actual_s,
+            out=np.zeros(len(slow.actual_s)),
+            where=slow.actual_s > 0,
+        )
+        over_s[inside] -= steps.lengths_s[inside] * prompts[slow.members[inside]]
+        self.slowness.add(steps.ends_s, over_s, expected_s)
 
     # --- first tokens -------------------------------------------------------------------------------------------------
 

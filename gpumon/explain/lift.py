@@ -1,9 +1,10 @@
-"""How much more excess a group has while a condition holds than while it does not: the lift of a cause.
+"""How much slower a group is while a condition holds than while it does not: the lift of a cause.
 
-Sums of excess (what load does not explain) and of expected time, by second, over the last five minutes. The lift is the
-ratio of their quotients. A condition that holds all the time, or has held for a moment only, has none. One that holds
-and costs nothing has a lift of 1, and is hardly a cause: this is what keeps a harmless power cap or a GPU at its usual
-90 % of bandwidth from being blamed for whatever happens.
+For every second of the last five minutes: the time by which steps were late for the load that there was, over what was
+expected. The lift compares the median second with the condition to the median second without: a few bad ones of another
+cause, on either side, do not count. A condition that holds all the time, or has held for a moment only, has none. One
+that holds and costs nothing has a lift of 1, and is hardly a cause: this is what keeps a harmless power cap or a GPU at
+its usual 90 % of bandwidth from being blamed for whatever happens.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ SECONDS: Final = 300
 _HELD: Final = 0.5
 _LEAST: Final = 3
 _CLEAR: Final = 10
-_BASE: Final = 0.01
-"""Excess over expected time that is taken for nothing."""
+_BASE: Final = 0.02
+"""Lateness over expected time that is taken for nothing."""
 _FULL: Final = 2.0
 _NONE: Final = 1.1
 _LITTLE: Final = 0.1
@@ -32,43 +33,41 @@ class Slowness:
 
     def __init__(self) -> None:
         self._newest = -1
-        self._excess = np.zeros(SECONDS)
+        self._late = np.zeros(SECONDS)
         self._expected = np.zeros(SECONDS)
 
-    def add(
-        self, moments_s: NDArray[np.float64], excess_s: NDArray[np.float64], expected_s: NDArray[np.float64]
-    ) -> None:
-        """Steps: when, how late, and what was expected; excess 0 of those on time."""
+    def add(self, moments_s: NDArray[np.float64], late_s: NDArray[np.float64], expected_s: NDArray[np.float64]) -> None:
+        """Steps: when, how late (negative: early), and what was expected."""
         if not len(moments_s):
             return
         seconds = moments_s.astype(np.int64)
         newest = int(seconds.max())
         if newest > self._newest:
             fresh = np.arange(max(self._newest + 1, newest - SECONDS + 1), newest + 1) % SECONDS
-            self._excess[fresh] = 0.0
+            self._late[fresh] = 0.0
             self._expected[fresh] = 0.0
             self._newest = newest
         good = seconds > self._newest - SECONDS
         cells = seconds[good] % SECONDS
-        self._excess += np.bincount(cells, excess_s[good], SECONDS)
+        self._late += np.bincount(cells, late_s[good], SECONDS)
         self._expected += np.bincount(cells, expected_s[good], SECONDS)
 
     def lifts(self, board: Board, keys: list[Key]) -> dict[int, float]:
         """By cause (index) that held for a part of the time."""
         if self._newest < 0:
             return {}
-        first = self._newest - SECONDS + 1
-        numbers = np.arange(first, self._newest + 1)
-        excess, expected = self._excess[numbers % SECONDS], self._expected[numbers % SECONDS]
+        first = max(0, self._newest - SECONDS + 1)
         per_second = round(1 / CELL_S)
-        conditions = board.conditions(keys, max(first, 0), self._newest + 1 - CELL_S / 2)
+        conditions = board.conditions(keys, first, self._newest + 1 - CELL_S / 2)
         seconds = conditions.evidence.shape[1] // per_second
         if not conditions.causes or not seconds:
             return {}
+        places = np.arange(first, first + seconds) % SECONDS
+        late, expected = self._late[places], self._expected[places]
+        busy = expected > 0
+        ratios = np.divide(late, expected, out=np.zeros(seconds), where=busy)
         evidence = conditions.evidence[:, : seconds * per_second].reshape(len(conditions.causes), seconds, per_second)
         held = evidence.max(axis=2) >= _HELD
-        excess, expected = excess[-seconds:], expected[-seconds:]
-        busy = expected > 0
         clear = ~held.any(axis=0) & busy
         found = {}
         for row, cause in enumerate(conditions.causes):
@@ -77,9 +76,8 @@ class Slowness:
             without = clear if clear.sum() >= _CLEAR else ~held[row] & busy
             if during.sum() < _LEAST or without.sum() < _LEAST:
                 continue
-            high = excess[during].sum() / expected[during].sum()
-            low = excess[without].sum() / expected[without].sum()
-            found[cause] = float((high + _BASE) / (low + _BASE))
+            high, low = np.maximum([np.median(ratios[during]), np.median(ratios[without])], 0.0).tolist()
+            found[cause] = (high + _BASE) / (low + _BASE)
         return found
 
 

@@ -35,6 +35,7 @@ _STRETCH: Final = 0.5
 _SLOWING: Final = np.array([cause in SLOWING for cause in CAUSES])
 _SPECIFIC: Final = np.array([is_fault(cause) and cause != "straggler" for cause in CAUSES])
 _FAULT: Final = np.array([is_fault(cause) for cause in CAUSES])
+_GROWS: Final = [INDEX["batch_growth"], INDEX["long_context"]]
 _HOLDS_UP: Final = _FAULT | np.array([cause == "queueing" for cause in CAUSES])
 """What makes a batch grow: a scheduler that holds steps back, too."""
 _STRAGGLER, _UNEXPLAINED = INDEX["straggler"], INDEX[UNEXPLAINED]
@@ -81,8 +82,8 @@ def divide(claims: Claims) -> Array:
     # Whatever the load is worth, it is no more than the excess.
     load *= np.minimum(1.0, excess / np.maximum(load.sum(axis=1), 1e-12))[:, None]
     behind = np.where(claims.grown, 0.0, held_up(claims.evidence, claims.weights))
-    for cause in ("batch_growth", "long_context"):
-        load[:, INDEX[cause]] *= 1 - behind
+    inherited = (load[:, _GROWS] * behind[:, None]).sum(axis=1)
+    load[:, _GROWS] *= 1 - behind[:, None]
     faults = np.where(_FAULT, sure * claims.weights, 0.0).max(axis=1)
     sure[:, _LOAD] *= np.where(claims.grown, 1.0, 1 - faults)[:, None]
     rest = excess - load.sum(axis=1)
@@ -91,7 +92,9 @@ def divide(claims: Claims) -> Array:
     around = np.maximum(claims.actual_s, CELL_S)
     slowed = work[:, None] * claims.lost / np.maximum(1 - claims.lost, 1e-3)
     stopped = around[:, None] * claims.lost
+    # What the batch has grown by behind it comes on top, however much that is.
     bounds = _ROOM * np.where(_SLOWING, slowed, np.maximum(slowed, stopped))
+    bounds += np.where(_HOLDS_UP, inherited[:, None], 0.0)
     wanted = sure * claims.weights * np.minimum(bounds, rest[:, None])
     sums = wanted.sum(axis=1)
     wanted *= np.minimum(1.0, np.divide(rest, sums, out=np.ones(len(rest)), where=sums > 0))[:, None]

@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.live.maps import runqueue_wait_s
 from tests.live.server import MODEL, LlamaServer
 
 PROMPTS = (
@@ -41,6 +42,8 @@ class Answer(NamedTuple):
     """Of each token, since the start."""
     prompt_tokens: int
     completion_tokens: int
+    server_waited_s: float
+    """For a CPU meanwhile, all threads of the server together, as the kernel counts it."""
 
     @property
     def end_ns(self) -> int:
@@ -94,7 +97,7 @@ class Client:
     def _go_on(self) -> None:
         try:
             while not self._stop.is_set():
-                answer = ask(self._server.port, next(self._numbers))
+                answer = ask(self._server, next(self._numbers))
                 self._export(answer)
                 self.answers.append(answer)
         except (OSError, http.client.HTTPException, AssertionError) as error:
@@ -108,7 +111,7 @@ class Client:
         assert reply.status == 200, (reply.status, said)
 
 
-def ask(port: int, number: int) -> Answer:
+def ask(server: LlamaServer, number: int) -> Answer:
     """One answer of ``TOKENS`` tokens, always the same for the same number. Raises OSError, HTTPException."""
     body = {
         "model": MODEL,
@@ -120,7 +123,8 @@ def ask(port: int, number: int) -> Answer:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+    before_s = runqueue_wait_s(server.pid)
     try:
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -141,7 +145,14 @@ def ask(port: int, number: int) -> Answer:
     finally:
         connection.close()
     assert token_ns, f"an answer without tokens: {usage}"
-    return Answer(os.urandom(16).hex(), start_ns, tuple(token_ns), usage["prompt_tokens"], usage["completion_tokens"])
+    return Answer(
+        trace_id=os.urandom(16).hex(),
+        start_ns=start_ns,
+        token_ns=tuple(token_ns),
+        prompt_tokens=usage["prompt_tokens"],
+        completion_tokens=usage["completion_tokens"],
+        server_waited_s=runqueue_wait_s(server.pid) - before_s,
+    )
 
 
 def export(answer: Answer, pid: int) -> bytes:

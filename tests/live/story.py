@@ -50,8 +50,6 @@ class Story:
     """Faults that the kernel does not let this user do, and why."""
     pages: dict[str, tuple[Page, Page]] = field(default_factory=dict)
     """gpumon's page before and some time after a fault."""
-    waited_s: float = 0.0
-    """Of the server for a CPU, all in all, as the kernel counts it."""
     end: Page | None = None
     explained: dict[str, dict[str, float]] = field(default_factory=dict)
     """Seconds by cause of each request that was slow, by trace id."""
@@ -72,10 +70,6 @@ class Story:
             for cause, seconds in self.explained.get(answer.trace_id, {}).items():
                 sums[cause] = sums.get(cause, 0.0) + seconds
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
-
-    def calm_waited_s(self) -> float:
-        """For a CPU while no fault was done: noise of this machine."""
-        return self.waited_s - sum(e.waited_s for episodes in self.episodes.values() for e in episodes)
 
 
 def tell(folder: Path) -> Story:
@@ -120,7 +114,6 @@ def tell(folder: Path) -> Story:
                     story.episodes["throttled_cpu"] = [episode]
         assert client.error is None, client.error
         story.answers = client.answers
-        story.waited_s = runqueue_wait_s(server.pid) - begun_s
         _await_explained(daemon, len(story.answers))
         story.end = daemon.page()
         reply = daemon.ask(f"/api/v1/explained?model={MODEL}&limit=500")

@@ -1,9 +1,9 @@
 """Latency by context length, along the doubling ladder of the metrics, for each engine.
 
-A request counts where its prompt does, as in ``gpumon_request_duration``'s detector of cliffs; those that failed are
-left out. Normalised throughput is tokens/s over max(1, context / 8192), the context being prompt and answer: work per
-token does not grow until attention outweighs the weights, and then with the context, so that a level line is in step
-with that and a falling one is worse.
+A request counts where its prompt does, as it does for ``detect.context_cliff``; those that failed are left out.
+Normalised throughput is tokens/s over max(1, context / 8192), the context being prompt and answer: work per token does
+not grow until attention outweighs the weights, and then with the context, so that a level line is in step with that and
+a falling one is worse.
 """
 
 from __future__ import annotations

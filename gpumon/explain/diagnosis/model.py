@@ -153,7 +153,9 @@ class TenantEffect(_Part):
 
     tenant: str = Field(description="Empty for requests that name none.")
     requests: int
-    tokens_per_second: float = Field(description="Mean over the cells in which it was active.")
+    tokens_per_second: float = Field(
+        description="That one of its requests gets, its waiting included; mean over the cells in which it was active."
+    )
     n: int = Field(description="Such cells.")
     r: float | None = Field(description="Correlation of its tokens/s with the number of active tenants.")
     slope: float | None = Field(description="Tokens/s that it gains (or loses, negative) by one tenant more.")
@@ -291,7 +293,10 @@ class Diagnosis(_Part):
     since: float = Field(description="Unix seconds: begin of the period.")
     until: float = Field(description="Unix seconds.")
     requests: int = Field(description="That ended in it and are kept.")
-    slow_requests: int = Field(description="Whose excess is over 5 % of their expected time and over 20 ms.")
+    slow_requests: int = Field(
+        description="Whose excess is over 5 % of their expected time and over 20 ms; while nothing is expected of any, "
+        "the slowest 5 % by time per token."
+    )
     token_seconds: float = Field(description="Sum of the times of all requests.")
     excess_seconds: float = Field(description="Of these, those beyond what is usual.")
     unexplained_share: float | None = Field(description="Of the excess, 0 to 1; null where there is none.")

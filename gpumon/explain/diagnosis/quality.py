@@ -15,6 +15,8 @@ from gpumon.explain.diagnosis.model import QualityLink, Verdict
 from gpumon.explain.diagnosis.seen import Seen
 
 LINKS: Final = 20
+GROUPS: Final = 50
+"""Prompt groups of an evaluation that are looked at: those with the most requests."""
 HASH: Final = 16
 """Characters of a prompt hash that are told."""
 LEAST: Final = 5
@@ -32,9 +34,9 @@ def quality(seen: Seen) -> tuple[QualityLink, ...]:
         scores = seen.rows.score(name)
         told = np.flatnonzero(np.isfinite(scores) & np.isfinite(rates))
         keys = seen.group[told] * len(seen.rows.prompts) + prompts[told]
-        for key, count in zip(*np.unique(keys, return_counts=True), strict=True):
-            if count < LEAST:
-                continue
+        unique, counts = np.unique(keys, return_counts=True)
+        most = np.argsort(-counts, kind="stable")[:GROUPS]
+        for key in unique[most[counts[most] >= LEAST]].tolist():
             mine = told[keys == key]
             r, slope, n = figures.line(rates[mine], scores[mine])
             group = seen.of(int(seen.group[mine[0]]))

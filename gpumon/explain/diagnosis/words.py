@@ -23,6 +23,8 @@ SECOND: Final = 0.15
 """Share of the excess from which a second cause is named."""
 GREW: Final = 0.2
 """By which a tenant's share of the requests must have grown to be named."""
+FOUND: Final = 2
+"""Incidents that are named where no request was slow."""
 BEARS: Final = 2.0
 """Share of a tenant in the excess over its share in the time: from there on it suffers more than the others."""
 
@@ -34,7 +36,7 @@ def verdict(inputs: Inputs, seen: Seen, stretch: Stretch | None, tenants: tuple[
     slow = int(seen.slow.sum())
     why = reasons(seen, stretch) if stretch is not None else ()
     if stretch is None or not why or not slow:
-        return (_nothing_slow(seen, slow),)
+        return (_nothing_slow(seen, slow), *_found_meanwhile(inputs))
     sentences = [
         f"{slow:,} of {len(seen):,} requests were slow: {_seconds(float(seen.excess_s.sum()))} of their "
         f"{_seconds(float(seen.duration_s.sum()))} were beyond what is usual.",
@@ -74,7 +76,13 @@ def _nothing_slow(seen: Seen, slow: int) -> str:
         )
     if slow == 0:
         return f"None of {len(seen):,} requests was slow: all took about as long as is usual under their load."
-    return f"{slow:,} of {len(seen):,} requests were a little slower than usual; nothing stands out."
+    return f"{slow:,} of {len(seen):,} requests were slower than usual, and nothing says why."
+
+
+def _found_meanwhile(inputs: Inputs) -> tuple[str, ...]:
+    """What was wrong all the same."""
+    found = meanwhile(held_in(inputs.incidents, inputs.from_s, inputs.to_s))
+    return tuple(f"Yet {each.kind} on {each.entity.name}: {each.summary}." for each in found[:FOUND])
 
 
 def _when(inputs: Inputs, seen: Seen, stretch: Stretch) -> str:

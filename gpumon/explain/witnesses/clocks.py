@@ -38,8 +38,7 @@ _UNSEEN: Final = 0.5
 class _Gpu:
     """One GPU, its newest readings, and its clock under load."""
 
-    recent: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    """Share of time at the power limit, and the clock."""
+    recent: deque[Reading] = field(default_factory=lambda: deque(maxlen=_RECENT))
     clock: Usual = field(default_factory=lambda: Usual(120, 5))
 
 
@@ -60,7 +59,7 @@ class Clocks:
         utilizations = scene.values(catalogue.GPU_UTILIZATION)
         for gpu, reading in _readings(scene).items():
             state = self._gpus.look(gpu, scene.at_s)
-            state.recent.append((reading.share(PowerThrottle.REASONS), reading.clock_hz))
+            state.recent.append(reading)
             busy = utilizations.get(gpu)
             if busy is not None and busy < BUSY:
                 continue  # it has its clocks down by itself
@@ -92,9 +91,8 @@ class Clocks:
                 # Work that is bound by memory loses less than the clock: the caches run on it, the DRAM does not.
                 cap = ratio(share * (1.0 if lost is None else lost))
                 fact = None if clock_hz is None else Fact("sm_clock", clock_hz, Unit.HERTZ, usual_hz)
-                signs.append(
-                    Sign(cause, ("gpu", gpu[1]), reading.at_s - reading.dt_s, reading.at_s, evidence, cap, fact)
-                )
+                first = state.recent[0] if cause == POWER else reading
+                signs.append(Sign(cause, ("gpu", gpu[1]), first.at_s - first.dt_s, reading.at_s, evidence, cap, fact))
         return signs
 
 
@@ -115,10 +113,12 @@ def _shares(scene: Scene, gpu: Gpu, state: _Gpu, reading: Reading) -> dict[str, 
     """Share of the time by cause."""
     thermal = reading.share(ThermalThrottle.REASONS)
     # Heat sets the slowdown bit as well, and the brake does: of two that are the same, the first is meant.
-    by_hardware = max(0.0, reading.share(HwSlowdown.SLOWDOWN) - reading.share(HwSlowdown.HEAT))
+    slowdown, heat = reading.share(HwSlowdown.SLOWDOWN), reading.share(HwSlowdown.HEAT)
+    by_hardware = slowdown - heat if heat < slowdown / 2 else 0.0
     hardware = max(by_hardware, reading.share(HwSlowdown.BRAKE), reading.share(HwSlowdown.LIMITS))
     # At its limit for a moment it is in every prefill: what lasts counts.
-    power = min(share for share, _ in state.recent) if len(state.recent) == _RECENT else 0.0
+    settled = len(state.recent) == _RECENT
+    power = min([each.share(PowerThrottle.REASONS) for each in state.recent]) if settled else 0.0
     if power > 0 and max(thermal, hardware) > 0:
         power *= _at_limit(scene, gpu)
     return {THERMAL: thermal, POWER: power, HARDWARE: hardware}
@@ -126,7 +126,7 @@ def _shares(scene: Scene, gpu: Gpu, state: _Gpu, reading: Reading) -> dict[str, 
 
 def _settled_loss(state: _Gpu, usual_hz: float) -> float:
     """Share of the clock lost in each of the newest readings."""
-    clocks = [clock_hz for _, clock_hz in state.recent if clock_hz is not None]
+    clocks = [each.clock_hz for each in state.recent if each.clock_hz is not None]
     return ratio(1.0 - max(clocks) / usual_hz)
 
 

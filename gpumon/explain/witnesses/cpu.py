@@ -21,7 +21,7 @@ from gpumon.detect.scene import Labels, Scene
 from gpumon.explain.signs import Fact, Sign
 from gpumon.explain.witnesses.cgroups import REST_S, THROTTLED, CgroupReadings
 from gpumon.explain.witnesses.host_parts import narrowed
-from gpumon.explain.witnesses.weighing import Usual, confirmed, found_pids, is_of, ramp
+from gpumon.explain.witnesses.weighing import PROCESSES_MAX, Usual, confirmed, found_pids, ramp, sharing
 from gpumon.model import Unit
 
 _STALLED: Final = "cpu some"
@@ -29,7 +29,11 @@ _LEAST_WAIT: Final = 0.02
 """Seconds of run-queue wait in a second, all threads: less holds up nothing."""
 _FRESH_S: Final = 7.5
 """Readings of one time: the period of five seconds, and half of it."""
-_USUAL = (60, 4)
+
+
+def _usual() -> Usual:
+    """Of readings five seconds apart."""
+    return Usual(60, 4, settles=180)
 
 
 @dataclass(slots=True)
@@ -39,13 +43,13 @@ class _Waits:
     at_s: float = 0.0
     wait_s: float | None = None
     cpu_s: float = 0.0
-    usual: Usual = field(default_factory=lambda: Usual(*_USUAL))
+    usual: Usual = field(default_factory=_usual)
 
 
 @dataclass(slots=True)
 class _Group:
-    throttled: Usual = field(default_factory=lambda: Usual(*_USUAL))
-    stalled: Usual = field(default_factory=lambda: Usual(*_USUAL))
+    throttled: Usual = field(default_factory=_usual)
+    stalled: Usual = field(default_factory=_usual)
 
 
 class CpuStarvation:
@@ -68,13 +72,14 @@ class CpuStarvation:
         self._stalled_share = stalled_share
         self._times = times
         self._cgroups = CgroupReadings()
-        self._waits: Kept[Labels, _Waits] = Kept(_Waits, most=256)
-        self._groups: Kept[Labels, _Group] = Kept(_Group, most=256)
+        self._waits: Kept[Labels, _Waits] = Kept(_Waits, most=PROCESSES_MAX)
+        self._groups: Kept[Labels, _Group] = Kept(_Group, most=PROCESSES_MAX)
         self._caps: dict[str, dict[str, tuple[float, float]]] = {}
         """By pid and sign: when it was read, and the share that was not given."""
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
         found = found_pids(incidents, "cpu_starvation")
+        found = {labels[0] for labels in sharing(scene.values(catalogue.PROCESS_CPU_SECONDS), found)}
         told = [*self._of_threads(scene, found), *self._of_cgroups(scene, found)]
         self._waits.sweep(scene.at_s)
         self._groups.sweep(scene.at_s)
@@ -104,7 +109,7 @@ class CpuStarvation:
                 start_s, end_s = narrowed(scene, "cpu", at_s - seconds, at_s)
                 share = waited_s / (waited_s + ran_s * (end_s - start_s) / seconds)
                 evidence = ramp(share - self._times * usual, *self._wait_share)
-                evidence = confirmed(evidence, is_found=is_of(found, labels[:1]))
+                evidence = confirmed(evidence, is_found=labels[0] in found)
                 if evidence > 0:
                     fact = Fact("runqueue_wait", share, Unit.RATIO, usual)
                     yield self._sign("wait", labels[0], start_s, end_s, evidence, share, fact)
@@ -127,7 +132,7 @@ class CpuStarvation:
                     start_s, end_s = narrowed(scene, "cpu", reading.start_s, reading.end_s)
                     now = before + (rate - before) * seconds / (end_s - start_s)
                     evidence = ramp(now - self._times * before, *bounds)
-                    evidence = confirmed(evidence, is_found=is_of(found, reading.pids))
+                    evidence = confirmed(evidence, is_found=reading.pids[0] in found)
                     if evidence > 0:
                         fact = Fact(called, now, unit, before)
                         for pid in reading.pids:

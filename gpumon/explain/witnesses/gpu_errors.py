@@ -111,11 +111,14 @@ class GpuErrors:
                 events.append(_Event(before_s, away, Fact("gpu_present", 0.0, Unit.NONE, 1.0)))
             if gpu in xids:
                 events.append(_Event(before_s, _DOUBT, Fact("xid", xids[gpu], Unit.NONE)))
-            if present > 0 and holders:
-                events += self._ended(scene, state, holders.get(gpu, []), busy)
+            if present > 0:
+                is_busy = state.is_busy(busy)
+                # Where nobody holds it now, that may only not have been told: a GPU that works has a process.
+                is_told = gpu in holders or is_busy is False or (is_busy is None and bool(holders))
+                events += self._ended(scene, state, holders.get(gpu, [])) if is_told else []
             starts_s = [max(event.since_s, before_s - _LATE_S) for event in events]
             self._take(state, events, busy)
-            if state.event is None:
+            if state.event is None or before_s >= scene.at_s:
                 if busy is not None and busy >= _BUSY_LEAST:
                     state.busy.feed(busy, 0.0)
                 continue
@@ -138,14 +141,14 @@ class GpuErrors:
             evidence = max(evidence, _ENDED)
         state.event = _Event(min(event.since_s for event in (*known, *events)), evidence, first.fact)
 
-    def _ended(self, scene: Scene, state: _Gpu, present: Sequence[_Holder], busy: float | None) -> list[_Event]:
+    def _ended(self, scene: Scene, state: _Gpu, present: Sequence[_Holder]) -> list[_Event]:
         """Whether the process that held the GPU ended; who holds it now."""
         owner, events = state.owner, []
         if owner is not None:
             same = next((each for each in present if each.pid == owner.pid), None)
             if same is not None and (same.name or not owner.name):
                 state.owner = same
-            elif present or not state.is_busy(busy):  # else it was not told of
+            else:
                 evidence = _KILLED if scene.at_s - self._killed_s <= _KILLED_S else _ENDED
                 events.append(_Event(owner.at_s, evidence, Fact("server_processes", 0.0, Unit.NONE, 1.0)))
                 state.owner = None

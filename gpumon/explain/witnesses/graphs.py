@@ -30,7 +30,7 @@ class Graphs:
         """Share of passes without a graph, over the usual, that is no evidence, and all of it."""
         self._few = few
         self._many = many
-        self._usual: Kept[Labels, Usual] = Kept(lambda: Usual(120, 5), forget_s=300.0)
+        self._usual: Kept[Labels, Usual] = Kept(lambda: Usual(120, 5, settles=450), forget_s=300.0)
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
         found = found_servers(incidents, "graph_fallback")

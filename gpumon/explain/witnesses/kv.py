@@ -34,8 +34,8 @@ class _Cache:
     """At the last reading: 0 to 1."""
     has_preempted: bool = False
     """And somebody has waited since."""
-    usual_blocked: Usual = field(default_factory=lambda: Usual(120, 5))
-    usual_preempted: Usual = field(default_factory=lambda: Usual(120, 5))
+    usual_blocked: Usual = field(default_factory=lambda: Usual(120, 5, settles=450))
+    usual_preempted: Usual = field(default_factory=lambda: Usual(120, 5, settles=450))
 
 
 class KvPressure:

@@ -22,7 +22,7 @@ from gpumon.explain.group import Key
 from gpumon.explain.signs import Fact, Sign
 from gpumon.explain.witnesses.cgroups import CgroupReadings, Reading
 from gpumon.explain.witnesses.host_parts import grown_in, narrowed, swapped_share
-from gpumon.explain.witnesses.weighing import Usual, confirmed, found_pids, is_of, ramp
+from gpumon.explain.witnesses.weighing import PROCESSES_MAX, Usual, confirmed, found_pids, is_of, ramp
 from gpumon.model import Unit
 
 _FAULT_S: Final = 2.5e-4
@@ -52,7 +52,7 @@ class MemoryPressure:
         self._swap_in_per_s = swap_in_per_s
         self._much_swap_per_s = much_swap_per_s
         self._cgroups = CgroupReadings()
-        self._usual: Kept[Labels, Usual] = Kept(lambda: Usual(60, 4), most=256)
+        self._usual: Kept[Labels, Usual] = Kept(lambda: Usual(60, 4, settles=180), most=PROCESSES_MAX)
         self._host = Usual(120, 10)
         self._swap = Usual(120, 10)
         self._has_processes = False
@@ -84,6 +84,8 @@ class MemoryPressure:
 
     def _of_host(self, scene: Scene, found: set[str]) -> Iterator[Sign]:
         """Of those whose cgroups tell nothing."""
+        pages = next((g for g in scene.grown(catalogue.HOST_SWAP_PAGES) if g.labels == _SWAPPED_IN), None)
+        stalled = next((g for g in scene.grown(catalogue.HOST_PRESSURE) if g.labels == _HOST), None)
         processes = {labels[0] for labels in scene.values(catalogue.PROCESS_CPU_SECONDS)}
         self._has_processes = self._has_processes or bool(processes)
         keys: list[Key] = [("process", pid) for pid in sorted(processes - self._cgroups.told)]
@@ -91,7 +93,6 @@ class MemoryPressure:
             keys = [("host", "")]
         if not keys:
             return
-        pages = next((g for g in scene.grown(catalogue.HOST_SWAP_PAGES) if g.labels == _SWAPPED_IN), None)
         if pages is not None:
             before = self._swap.value
             evidence = ramp(pages.rate - 2 * (before or 0.0), self._swap_in_per_s, self._much_swap_per_s)
@@ -100,7 +101,6 @@ class MemoryPressure:
                 evidence = confirmed(_MOST_SWAP * evidence, is_found=is_of(found, ()))
                 yield from _signs(keys, pages.at_s - pages.dt_s, pages.at_s, evidence, 1.0, fact)
             self._swap.feed(pages.rate, evidence)
-        stalled = next((g for g in scene.grown(catalogue.HOST_PRESSURE) if g.labels == _HOST), None)
         if stalled is not None:
             before, start_s = self._host.value, stalled.at_s - stalled.dt_s
             evidence = ramp(stalled.rate - (before or 0.0), self._little, self._much)

@@ -20,7 +20,7 @@ from gpumon.detect.incident import Incident
 from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Labels, Reading, Scene
 from gpumon.explain.signs import Fact, Sign
-from gpumon.explain.witnesses.weighing import Usual, confirmed, found_pids, is_of, ramp
+from gpumon.explain.witnesses.weighing import PROCESSES_MAX, Usual, confirmed, found_pids, ramp, sharing
 from gpumon.model import Metric, Unit
 
 _SLOWER: Final = 2.0
@@ -34,7 +34,7 @@ class _Share:
     """Of one process: its pages, or its CPUs."""
 
     read_s: float | None = None
-    usual: Usual = field(default_factory=lambda: Usual(60, 3))
+    usual: Usual = field(default_factory=lambda: Usual(60, 3, settles=90))
     evidence: float = 0.0
     cap: float = 0.0
     fact: Fact | None = None
@@ -61,14 +61,15 @@ class NumaRemote:
         self._fell = fell
         self._missed_per_s = missed_per_s
         self._times = times
-        self._shares: Kept[tuple[Labels, str], _Share] = Kept(_Share, most=512)
+        self._shares: Kept[tuple[Labels, str], _Share] = Kept(_Share, most=2 * PROCESSES_MAX)
         self._usual_misses = Usual(120, 10)
         self._misses: deque[tuple[float, float, bool]] = deque(maxlen=_KEPT)
         """From when to when, and whether more than usual missed."""
         self._looked_s: float | None = None
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
-        found = found_pids(incidents, "numa_remote")
+        processes = {labels[2:] for labels in scene.values(catalogue.PROCESS_NUMA_LOCAL)}
+        found = sharing(processes, found_pids(incidents, "numa_remote"))
         self._read_misses(scene)
         nodes = len({labels[0] for labels in scene.values(catalogue.HOST_MEMORY)})
         since_s, self._looked_s = self._looked_s, scene.at_s
@@ -84,7 +85,7 @@ class NumaRemote:
                 start_s = share.read_s if share.read_s is not None else read_s
                 if read_s > start_s:
                     began_s = self._judge(share, name, min(1.0, factor * value), (start_s, read_s))
-                    share.evidence = confirmed(share.evidence, is_found=is_of(found, process[:1]))
+                    share.evidence = confirmed(share.evidence, is_found=process in found)
                     if share.evidence > 0 and began_s < scene.at_s:
                         yield self._sign(process, share, began_s, scene.at_s)
                 elif share.evidence > 0 and since_s is not None and not self._is_over(share):

@@ -19,7 +19,7 @@ from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Labels, Scene
 from gpumon.explain.signs import Fact, Sign
 from gpumon.explain.witnesses.host_parts import parts_of, stalled_share, swapped_share
-from gpumon.explain.witnesses.weighing import Usual, confirmed, found_pids, is_of, ramp
+from gpumon.explain.witnesses.weighing import PROCESSES_MAX, Usual, confirmed, found_pids, is_of, ramp
 from gpumon.model import Unit
 
 _FASTEST_S, _SLOWEST_S = 1e-4, 1e-2
@@ -44,7 +44,7 @@ class PageFaults:
         self._few_per_s = few_per_s
         self._many_per_s = many_per_s
         self._times = times
-        self._usual: Kept[Labels, Usual] = Kept(_usual, most=256)
+        self._usual: Kept[Labels, Usual] = Kept(_usual, most=PROCESSES_MAX)
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
         found = found_pids(incidents, "page_fault_burst")
@@ -55,7 +55,6 @@ class PageFaults:
             usual = self._usual.look(labels, scene.at_s)
             before = usual.value
             highest = 0.0
-            # Half a second can have all of them: then its rate is twice that of the whole and more.
             if before is not None and growth.amount > 0:
                 for start_s, end_s, amount in parts_of(scene, catalogue.PROCESS_PAGE_FAULTS, growth):
                     rate = amount / (end_s - start_s)

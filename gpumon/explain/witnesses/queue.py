@@ -32,7 +32,7 @@ class _Queue:
     at_s: float | None = None
     waits: float = 0.0
     """Evidence at the last reading."""
-    usual: Usual = field(default_factory=lambda: Usual(120, 5))
+    usual: Usual = field(default_factory=lambda: Usual(120, 5, settles=450))
     """Requests waiting."""
 
 

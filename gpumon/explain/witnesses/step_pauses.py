@@ -48,6 +48,7 @@ _SETTLED: Final = 8
 """Cells after which most of what ran in one has ended."""
 _SAME_LOAD: Final = 1.5
 _SAME_STEP: Final = 1.8
+_PIECE: Final = 32
 _RECENT: Final = 8
 _MOST: Final = 0.7
 """Evidence without an incident: what is between the pauses is not known."""
@@ -71,11 +72,11 @@ class _Steps(NamedTuple):
 class _Model:
     prompts: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=512))
     waiting: deque[_Steps] = field(default_factory=lambda: deque(maxlen=64))
-    usual: Usual = field(default_factory=lambda: Usual(120, 15))
+    usual: Usual = field(default_factory=lambda: Usual(120, 15, settles=450))
     """Share of pauses."""
-    load: Usual = field(default_factory=lambda: Usual(120, 15))
+    load: Usual = field(default_factory=lambda: Usual(120, 15, settles=450))
     """Concurrency of requests."""
-    step_s: Usual = field(default_factory=lambda: Usual(120, 15))
+    step_s: Usual = field(default_factory=lambda: Usual(120, 15, settles=450))
     """Median gap."""
     cells: TimeCells = field(default_factory=lambda: TimeCells(CELL_S, CELLS))
     gaps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(CELLS))
@@ -100,7 +101,7 @@ class StepPauses:
         self._models: Kept[tuple[str, str], _Model] = Kept(_Model, forget_s=600.0)
 
     def look(self, scene: Scene, incidents: Sequence[Incident], held_up: Container[str]) -> Iterator[Sign]:
-        """Signs of ``queueing``. held_up: models of which requests wait now."""
+        """Signs of ``queueing``. held_up: models of which requests wait now; "" where a page names none."""
         by_model: dict[tuple[str, str], list[RequestRecord]] = {}
         for record in scene.requests:
             by_model.setdefault((record.server, record.model), []).append(record)
@@ -114,7 +115,7 @@ class StepPauses:
                 due.append(model.waiting.popleft())
             if due:
                 is_found = server_name((*key, "")) in found
-                yield from _judge(model, key, due, is_found=is_found, is_held_up=key[1] in held_up)
+                yield from _judge(model, key, due, is_found=is_found, is_held_up=key[1] in held_up or "" in held_up)
 
 
 def _take(model: _Model, records: Sequence[RequestRecord], scene: Scene) -> None:
@@ -133,16 +134,25 @@ def _take(model: _Model, records: Sequence[RequestRecord], scene: Scene) -> None
 
 
 def _steps(record: RequestRecord, start_s: float, at_s: float) -> _Steps | None:
-    if record.token_ns is None or not record.per_token or record.outcome != "ok":
+    if record.token_ns is None or not record.per_token or record.outcome != "ok" or record.start_ns <= 0:
         return None
     times_s = start_s + (record.token_ns[-_GAPS_MAX:] - record.start_ns) / 1e9
     gaps = np.diff(times_s)
     if len(gaps) < _GAPS_LEAST or times_s[0] < 0 or times_s[-1] > at_s + 1.0 or gaps.min() < 0:
         return None
     median_s = float(np.median(gaps))
-    is_long = gaps > _LONG * median_s
+    is_long = gaps > _LONG * np.maximum(median_s, _medians(gaps))
     at = np.flatnonzero(is_long[1:-1] & ~is_long[:-2] & ~is_long[2:]) + 1
     return _Steps(at_s, times_s[1:], times_s[at], times_s[at + 1], median_s, float(record.concurrency))
+
+
+def _medians(gaps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each gap and its neighbours, in pieces of ``_PIECE``: steps may have become longer halfway."""
+    pieces = len(gaps) // _PIECE
+    if not pieces:
+        return np.full(len(gaps), np.median(gaps))
+    found = np.median(gaps[: pieces * _PIECE].reshape(pieces, _PIECE), axis=1)
+    return np.asarray(found[np.minimum(np.arange(len(gaps)) // _PIECE, pieces - 1)])
 
 
 def _judge(

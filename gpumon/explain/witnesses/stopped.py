@@ -17,10 +17,9 @@ from gpumon import catalogue
 from gpumon.detect.incident import Incident
 from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Growth, Labels, Scene
-from gpumon.detect.serving import cgroup_of
 from gpumon.explain.signs import Fact, Sign
 from gpumon.explain.witnesses.host_parts import parts_of
-from gpumon.explain.witnesses.weighing import CONFIRMED, Usual, found_pids
+from gpumon.explain.witnesses.weighing import CONFIRMED, PROCESSES_MAX, Usual, found_pids, sharing
 from gpumon.model import Unit
 
 _TWICE = 2.0
@@ -39,7 +38,7 @@ class Stopped:
     causes: ClassVar[tuple[str, ...]] = ("process_stopped",)
 
     def __init__(self) -> None:
-        self._cpus: Kept[Labels, Usual] = Kept(_usual, most=256)
+        self._cpus: Kept[Labels, Usual] = Kept(_usual, most=PROCESSES_MAX)
         """What a process usually takes."""
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
@@ -55,12 +54,12 @@ class Stopped:
 
     def _frozen(self, scene: Scene, found: set[str]) -> Iterator[Sign]:
         grown = scene.grown(catalogue.PROCESS_CPU_SECONDS)
-        groups = {cgroup_of(growth.labels) for growth in grown if growth.labels[0] in found}
+        concerned = sharing([growth.labels for growth in grown], found)
         for growth in grown:
             cpus = self._cpus.look(growth.labels, scene.at_s)
             usual = cpus.value
             is_still = growth.amount <= 0
-            if is_still and usual is not None and usual >= _BUSY and cgroup_of(growth.labels) in groups:
+            if is_still and usual is not None and usual >= _BUSY and growth.labels in concerned:
                 yield _still(growth, usual)
             cpus.feed(growth.rate, float(is_still))
         self._cpus.sweep(scene.at_s)

@@ -102,9 +102,9 @@ class LateRank:
                 evidence *= ramp(waits.lost - usual, 0.02, 0.08)
                 evidence = confirmed(evidence, is_found=any(name in found for _, name in keys))
             comm.usual.feed(waits.lost, evidence)
-            if evidence > 0 and before_s is not None:
+            if evidence > 0 and before_s is not None and before_s < end_s:
                 fact = Fact("wait_share", waits.share, Unit.RATIO)
-                start_s = min(end_s, max(before_s, end_s - _LONGEST_S))
+                start_s = max(before_s, end_s - _LONGEST_S)
                 for key in keys:
                     yield Sign(CAUSE, key, start_s, end_s, evidence, waits.lost, fact)
         self._comms.sweep(scene.at_s)

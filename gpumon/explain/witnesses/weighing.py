@@ -9,18 +9,23 @@ from gpumon.detect.detector import server_entity
 from gpumon.detect.hysteresis import Baseline
 from gpumon.detect.incident import Incident
 from gpumon.detect.scene import Labels
+from gpumon.detect.serving import cgroup_of
 from gpumon.explain.group import Key
 
 HOLDS: Final = 0.2
 """Evidence from which a reading is not one of a calm time."""
 CONFIRMED: Final = 0.8
 """Least evidence where a detector has found the same."""
+PROCESSES_MAX: Final = 256
+"""As many as are followed at most (``processes.limit``)."""
 _POINTS: Final = 0.1
 """Evidence from which a reading says the same as an open incident."""
 
 
 def ramp(value: float, low: float, high: float) -> float:
-    """0 up to ``low``, 1 from ``high`` on, even between."""
+    """0 up to ``low``, 1 from ``high`` on, even between. A step where the two are one."""
+    if high <= low:
+        return float(value > low)
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
@@ -32,12 +37,15 @@ def confirmed(evidence: float, *, is_found: bool) -> float:
 class Usual:
     """What a thing is like in calm times: the median of the newest readings at which nothing held.
 
-    The first ones are taken as they are: what has always been so is usual.
+    The first ones are taken as they are: what has always been so is usual. So is what goes on for long enough.
     """
 
-    def __init__(self, size: int, least: int) -> None:
-        """size: readings kept. least: fewer are no usual."""
+    def __init__(self, size: int, least: int, *, settles: int = 900) -> None:
+        """size: readings kept. least: fewer are no usual. settles: readings running with evidence after which they
+        count: a quarter of an hour, where there is one a second."""
         self._calm = Baseline(size, least)
+        self._settles = settles
+        self._held = 0
 
     @property
     def value(self) -> float | None:
@@ -46,7 +54,8 @@ class Usual:
 
     def feed(self, value: float, evidence: float) -> None:
         """A reading, and the evidence that it gave."""
-        if evidence < HOLDS or not self._calm.known:
+        self._held = self._held + 1 if evidence >= HOLDS else 0
+        if self._held == 0 or self._held > self._settles or not self._calm.known:
             self._calm.feed(value)
 
 
@@ -61,6 +70,15 @@ def found_pids(incidents: Iterable[Incident], kind: str) -> set[str]:
             elif incident.entity.scope == "process" and len(words) > 1:
                 found.add(words[1])
     return found
+
+
+def sharing(processes: Iterable[Labels], pids: Container[str]) -> set[Labels]:
+    """Of processes (labels of a workload) those that share a cgroup with any of these pids: what strikes one of a
+    container strikes all, and its incident is named after one."""
+    groups: dict[Labels, list[Labels]] = {}
+    for process in processes:
+        groups.setdefault(cgroup_of(process), []).append(process)
+    return {each for group in groups.values() if any(process[0] in pids for process in group) for each in group}
 
 
 def is_of(found: Container[str], pids: Iterable[str]) -> bool:

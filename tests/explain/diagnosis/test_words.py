@@ -96,6 +96,11 @@ def test_where_nothing_is_slow_that_is_all_there_is_to_say() -> None:
     assert any("the slowest 5 % by time per token" in note for note in cold.notes)
 
 
+def test_what_was_wrong_is_named_although_no_request_was_slow() -> None:
+    told = diagnose(inputs(story({}), incidents=[incident("a"), incident("b", kind="latency_shift")])).verdict
+    assert told[1:] == ("Yet thermal_throttle on gpu 3: SM clock 1410 → 1005 MHz at 90 °C.",)
+
+
 @pytest.mark.parametrize(
     ("requests", "part"),
     [
