@@ -55,7 +55,7 @@ _HARMLESS: Final = frozenset(
 )
 """Kinds of incidents that do not make a step longer while they hold: what is usual can be learned meanwhile."""
 _ERRORS_TOLD: Final = 64
-_PROCESSES: Final = 256
+_ENGINES: Final = 256
 _UNKNOWN = Accounts(Account(None, 0.0, 0.0, ()), Account(None, 0.0, 0.0, ()), ())
 
 
@@ -84,8 +84,8 @@ class Explanation:
         self._models = models
         self._board = Board()
         self._groups: dict[Group, GroupState] = {}
-        self._by_process: OrderedDict[tuple[str, str, int], Group] = OrderedDict()
-        """Group of a process that requests on GPUs were bound to, by server, model and pid."""
+        self._engines: OrderedDict[tuple[str, str, str], Group] = OrderedDict()
+        """Group of a process or container that requests on GPUs were bound to, by server, model and its name."""
         self._waiting: deque[_Waiting] = deque()
         self._lock = threading.Lock()
         """Over what others read: details and counters."""
@@ -199,18 +199,20 @@ class Explanation:
                 state.load.add_tokens(np.concatenate(tokens))
 
     def _group(self, record: RequestRecord) -> Group:
-        """Its group. A process whose GPUs cannot be told any more (the driver is gone) still is the engine it was."""
-        group, pid = group_of(record), record.binding.pid
-        if pid is None:
-            return group
-        key = (record.server, record.model, pid)
-        if record.binding.gpus:
-            self._by_process[key] = group
-            self._by_process.move_to_end(key)
-            if len(self._by_process) > _PROCESSES:
-                self._by_process.popitem(last=False)
-            return group
-        return self._by_process.get(key, group)
+        """Its group. A process or container whose GPUs cannot be told now (the driver is gone) is the engine it was."""
+        group, binding = group_of(record), record.binding
+        names = [str(binding.pid)] if binding.pid is not None else []
+        names += [binding.container_id] if binding.container_id is not None else []
+        for name in names:
+            key = (record.server, record.model, name)
+            if not binding.gpus:
+                group = self._engines.get(key, group)
+                continue
+            self._engines[key] = group
+            self._engines.move_to_end(key)
+            if len(self._engines) > _ENGINES:
+                self._engines.popitem(last=False)
+        return group
 
     def _make(self, group: Group, at_s: float) -> GroupState | None:
         if len(self._groups) >= GROUPS_MAX:

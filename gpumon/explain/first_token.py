@@ -106,6 +106,8 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
         weights=weights,
         # What a prompt of its own length adds is its own, whatever else there is.
         grown=np.ones(len(computed), dtype=bool),
+        # On slow hardware a prompt has more of others beside it, for as long as it takes.
+        load_first=False,
     )
     shares += divide(claims)
     return Judged(wait_s + expected_s, queued + excess, shares)

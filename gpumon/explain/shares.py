@@ -70,6 +70,8 @@ class Claims(NamedTuple):
     """(CAUSES,): by lift."""
     grown: NDArray[np.bool_]
     """(n,): whether more came than usual."""
+    load_first: bool = True
+    """Whether what load is worth is so well known that conditions only get the rest; else all claims are alike."""
 
 
 def divide(claims: Claims) -> Array:
@@ -95,9 +97,14 @@ def divide(claims: Claims) -> Array:
     # What the batch has grown by behind it comes on top, however much that is.
     bounds = _ROOM * np.where(_SLOWING, slowed, np.maximum(slowed, stopped))
     bounds += np.where(_HOLDS_UP, inherited[:, None], 0.0)
-    wanted = sure * claims.weights * np.minimum(bounds, rest[:, None])
-    sums = wanted.sum(axis=1)
-    wanted *= np.minimum(1.0, np.divide(rest, sums, out=np.ones(len(rest)), where=sums > 0))[:, None]
+    most = rest if claims.load_first else excess
+    wanted = sure * claims.weights * np.minimum(bounds, most[:, None])
+    sums = wanted.sum(axis=1) + (0.0 if claims.load_first else load.sum(axis=1))
+    fits = np.minimum(1.0, np.divide(most, sums, out=np.ones(len(most)), where=sums > 0))[:, None]
+    wanted *= fits
+    if not claims.load_first:
+        load *= fits
+        rest = excess - load.sum(axis=1)
     left = np.maximum(rest - wanted.sum(axis=1), 0.0)
     worth = load.sum(axis=1)
     more = np.minimum(left, _STRETCH * worth)

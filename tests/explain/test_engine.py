@@ -155,11 +155,9 @@ def test_two_replicas_of_a_model_are_explained_apart_and_counted_together() -> N
 def test_a_process_whose_gpus_cannot_be_told_any_more_is_still_the_server_it_was() -> None:
     # The driver is gone, or the GPU fell off the bus.
     world = World(Saying(HOT))
-    on_gpus = {"binding": Binding("resource", pid=42, gpus=(GpuUuid(GPU[1]),))}
-    lost = {"binding": Binding("resource", pid=42)}
-    records = traffic(1000.0, 60.0, slower=HOT_TIME, **on_gpus)
-    for record in traffic(1000.0, 60.0, slower=HOT_TIME, **lost)[180:]:
-        records[int(record.request_id)] = record
+    bound, lost = Binding("resource", pid=42, gpus=(GpuUuid(GPU[1]),)), Binding("resource", pid=42)
+    records = traffic(1000.0, 60.0, slower=HOT_TIME, binding=bound)
+    records[180:] = traffic(1000.0, 60.0, slower=HOT_TIME, binding=lost)[180:]
     world.run(records, 75)
     assert len({each.group for each in world.all}) == 1
     assert world.seconds()["thermal_throttle"] > 10

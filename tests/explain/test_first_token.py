@@ -72,11 +72,12 @@ def waited(
 ) -> Waited:
     """One request. waiting, computing: evidence and share of time lost by cause; before: evidence before its wait."""
     told: dict[str, Any] = {
+        name: row() if name.endswith(("_evidence", "_lost")) else np.zeros(1) for name in Waited._fields
+    }
+    told |= {
         "wait_s": np.array([wait_s]),
         "prompt_s": np.array([took(computed) if prompt_s is None else prompt_s]),
         "computed": np.array([computed]),
-        "beside": np.array([0.0]),
-        "beside_length": np.array([0.0]),
         "step_s": np.array([0.02]),
         "grown": np.array([grown]),
         "wait_evidence": row(**{cause: evidence for cause, (evidence, _) in (waiting or {}).items()}),
@@ -194,6 +195,13 @@ def test_a_gpu_that_was_gone_while_the_request_waited_has_that_time() -> None:
     assert found["gpu_error"] == pytest.approx(10.0, rel=0.05)
 
 
+def test_a_wait_for_a_step_that_was_long_for_the_prompts_in_it_is_their_interference() -> None:
+    found = shares(waited(0.4, wait_tokens=8000.0, wait_length=PROMPT))
+    assert found == {"prefill_interference": pytest.approx(0.4, rel=0.05)}
+    queue = {"queueing": (0.95, 1.0)}
+    assert set(shares(waited(0.4, wait_tokens=8000.0, wait_length=PROMPT, waiting=queue))) == {"queueing"}
+
+
 def test_a_slow_wait_says_nothing_of_the_prompt() -> None:
     found = judged(waited(1.0))
     assert found.expected_s[0] < 0.2
@@ -286,15 +294,11 @@ def anything(draw: st.DrawFn) -> Waited:
     def table() -> Array:
         return draw(arrays(np.float64, (rows, WIDTH), elements=UNIT, fill=st.just(0.0)))
 
-    return Waited(
-        *(column(SECONDS), column(SECONDS), column(TOKENS), column(TOKENS), column(TOKENS), column(SECONDS)),
-        grown=draw(arrays(np.bool_, rows)),
-        wait_evidence=table(),
-        wait_lost=table(),
-        before_evidence=table(),
-        prompt_evidence=table(),
-        prompt_lost=table(),
-    )
+    told: dict[str, Any] = {
+        name: table() if name.endswith(("_evidence", "_lost")) else column(SECONDS if name.endswith("_s") else TOKENS)
+        for name in Waited._fields
+    }
+    return Waited(**(told | {"grown": draw(arrays(np.bool_, rows))}))
 
 
 @given(anything(), arrays(np.float64, WIDTH, elements=UNIT, fill=st.just(1.0)))

@@ -159,31 +159,27 @@ def grid(cause: str, rival: str) -> Claims:
     return Claims(excess, expected + excess, expected, tables[2], tables[0], tables[1], np.ones(WIDTH), grown > 0)
 
 
-@pytest.mark.parametrize("cause", CAUSES[:-1])
-def test_more_evidence_for_a_cause_never_lowers_its_share(cause: str) -> None:
-    position = INDEX[cause]
-    for rival in ("pcie", "process_stopped", "kv_pressure", "straggler"):
-        told = grid(cause, rival)
-        before = np.zeros(len(told.excess_s))
-        for level in LEVELS:
-            evidence = told.evidence.copy()
-            evidence[:, position] = level
-            after = divide(told._replace(evidence=evidence))[:, position]
-            assert (after >= before - 1e-9 * told.excess_s).all(), (rival, level)
-            before = after
+def rises(told: Claims, cause: str, column: str) -> bool:
+    """Whether the share of a cause never falls while a figure of it rises, in any row."""
+    before = np.zeros(len(told.excess_s))
+    for level in LEVELS:
+        values = np.copy(getattr(told, column))
+        values[..., INDEX[cause]] = level
+        after = divide(told._replace(**{column: values}))[:, INDEX[cause]]
+        if not (after >= before - 1e-9 * told.excess_s).all():
+            return False
+        before = after
+    return True
 
 
-@pytest.mark.parametrize("cause", CAUSES[:-1])
-def test_a_higher_cap_or_a_higher_lift_never_lowers_a_share(cause: str) -> None:
-    told, position = grid(cause, "pcie"), INDEX[cause]
-    for column in ("lost", "weights"):
-        before = np.zeros(len(told.excess_s))
-        for level in LEVELS:
-            values = np.copy(getattr(told, column))
-            values[..., position] = level
-            after = divide(told._replace(**{column: values}))[:, position]
-            assert (after >= before - 1e-9 * told.excess_s).all(), (column, level)
-            before = after
+@pytest.mark.parametrize("rival", ["pcie", "process_stopped", "kv_pressure", "straggler"])
+def test_more_evidence_for_a_cause_never_lowers_its_share(rival: str) -> None:
+    assert [cause for cause in CAUSES[:-1] if not rises(grid(cause, rival), cause, "evidence")] == []
+
+
+@pytest.mark.parametrize("column", ["lost", "weights"])
+def test_a_higher_cap_or_a_higher_lift_never_lowers_a_share(column: str) -> None:
+    assert [cause for cause in CAUSES[:-1] if not rises(grid(cause, "pcie"), cause, column)] == []
 
 
 @given(claims(above(1e-6, 10.0)))

@@ -33,7 +33,9 @@ def test_figures_are_those_of_the_newest_values(values: list[float], size: int) 
     if figures is None:
         assert len(newest) < 8
         return
-    assert figures == pytest.approx((np.median(newest), np.mean(newest), np.quantile(newest, 0.95)))
+    assert figures[:3] == pytest.approx((np.median(newest), np.mean(newest), np.quantile(newest, 0.95)))
+    away = [abs(value - np.median(newest)) for value in newest]
+    assert figures.spread == pytest.approx(1.4826 * np.median(away))
 
 
 def test_a_figure_follows_what_is_added_after_it_was_asked_for() -> None:
@@ -68,6 +70,17 @@ def test_one_value_in_ten_moves_the_median_by_nothing_and_the_mean_by_something(
     assert found.value() == 1.0
     assert found.mean() == pytest.approx(10.9)
     assert found.high() == 100.0
+
+
+def test_more_than_chance_is_well_over_the_median_and_over_what_it_varies_by() -> None:
+    steady, busy = usual([10.0] * 50), usual([5.0, 15.0] * 25)
+    assert steady.above(1.5, 3.0) == pytest.approx(15.0)
+    assert steady.above(1.5, 3.0, 2.0) == pytest.approx(17.0)
+    more, most = busy.above(1.1, 1.0), busy.above(1.1, 3.0)
+    assert more is not None
+    assert most is not None
+    assert 10.0 < more < most
+    assert usual([]).above(1.5, 3.0) is None
 
 
 # --- by length --------------------------------------------------------------------------------------------------------

@@ -198,4 +198,10 @@ def _page_out(pidfd: int, start: int, length: int) -> bool:
     return int(done) >= 0
 
 
-_BUSY_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+_BUSY_LOOP = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL: nothing else would end it
+os.sched_setaffinity(0, {int(sys.argv[1])})
+while True:
+    pass
+"""

@@ -46,7 +46,7 @@ class States:
         """The next reading: its sign, if there is one."""
         before_s, before = self._read_s, self._seen
         self._read_s, self._seen = read_s, seen
-        more = max(before, seen, key=lambda each: each.evidence)
+        more = max(seen, before, key=lambda each: each.evidence)
         if before_s is None or more.evidence <= 0:
             return []
         return [Sign(cause, key, max(before_s, read_s - self._longest_s), read_s, *more)]

@@ -8,7 +8,7 @@ the link can do, or what goes over it, nothing is said.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -27,6 +27,7 @@ _PAYLOAD: Final = 0.85
 """Of the link's raw bandwidth, what copies reach: headers of packets take the rest."""
 _FULL: Final = 0.98
 """Part of the link that others take, at most: something always gets through."""
+_LANES_MAX: Final = 32
 _EVERY_S: Final = 6.0
 """Longest stretch before the first reading of a slower link: links are read every 5 s."""
 
@@ -35,10 +36,8 @@ _EVERY_S: Final = 6.0
 class _Gpu:
     speed: Usual = field(default_factory=lambda: Usual(120, 5))
     """What the link can carry, over the most that GPU and slot can."""
-    used: Usual = field(default_factory=lambda: Usual(120, 5))
-    """Part of the link that is used, in its busier direction."""
-    both: Usual = field(default_factory=lambda: Usual(120, 5))
-    """Bytes per second, both directions."""
+    used: dict[str, Usual] = field(default_factory=dict)
+    """Part of the link that is used, by direction."""
     healthy_s: float | None = None
     """When its link was last read at its usual speed."""
 
@@ -64,9 +63,9 @@ class Pcie:
         }
         degraded, saturated = found_on(incidents, "pcie_degraded"), found_on(incidents, "pcie_saturated")
         read_s = {labels[:2]: at_s for labels, _, at_s in scene.read(catalogue.GPU_PCIE_WIDTH)}
-        best = _best(scene)
+        links = _links(scene)
         for gpu, flows in _flows(scene).items():
-            most = best.get(gpu)
+            now, most = links.get(gpu, (None, None))
             if most is None:
                 continue
             state = self._gpus.look(gpu, scene.at_s)
@@ -75,7 +74,8 @@ class Pcie:
             speed = ratio(capacity / most)
             evidence = 0.0 if not usual else ramp(1.0 - speed / usual, 0.1, 0.3)
             evidence = confirmed(evidence, is_found=gpu[1] in degraded)
-            state.speed.feed(speed, evidence)
+            if gpu[1] in slower or now == most:  # else it may be slow because the GPU idled
+                state.speed.feed(speed, evidence)
             yield from self._full(gpu, state, flows, capacity, is_found=gpu[1] in saturated)
             newest = max(flows, key=lambda flow: flow.at_s)
             since_s = newest.at_s - newest.dt_s
@@ -94,23 +94,23 @@ class Pcie:
         self, gpu: Gpu, state: _Gpu, flows: Sequence[Growth], capacity: float, *, is_found: bool
     ) -> Iterator[Sign]:
         """Whether the link is full."""
-        busier = max(flows, key=lambda flow: flow.rate)
-        used, both = busier.rate / capacity, sum([flow.rate for flow in flows])
-        usual, usual_both = state.used.value, state.both.value
-        evidence = 0.0
-        if usual is not None and usual_both is not None:
-            evidence = ramp(used, *self._used) * ramp(used - usual, 0.1, 0.3)
-            evidence = confirmed(evidence, is_found=is_found)
-        state.used.feed(used, evidence)
-        state.both.feed(both, evidence)
-        if evidence > 0 and usual is not None and usual_both is not None:
-            # The server's own copies, as they usually are or go the other way now, in what the others leave.
-            taken = min(_FULL, max(0.0, used - usual))
-            own = max(usual_both, both - busier.rate + usual * capacity) / (_PAYLOAD * capacity)
-            slower = own * (1.0 / (1.0 - taken) - 1.0)
-            fact = Fact("pcie_used", ratio(used), Unit.RATIO, usual)
-            start_s = busier.at_s - busier.dt_s
-            yield Sign(CAUSE, ("gpu", gpu[1]), start_s, busier.at_s, evidence, ratio(slower / (1.0 + slower)), fact)
+        for flow in flows:
+            direction = flow.labels[2]
+            before = state.used.setdefault(direction, Usual(120, 5))
+            used, usual = flow.rate / capacity, before.value
+            evidence = 0.0
+            if usual is not None:
+                evidence = confirmed(ramp(used, *self._used) * ramp(used - usual, 0.1, 0.3), is_found=is_found)
+            before.feed(used, evidence)
+            if evidence > 0 and usual is not None:
+                # The server's own copies, this way as usual and the other way as now, in what the others leave.
+                taken = min(_FULL, max(0.0, used - usual))
+                others = sum([other.rate for other in flows if other is not flow])
+                own = min(1.0, (usual + others / capacity) / _PAYLOAD)
+                slower = own * (1.0 / (1.0 - taken) - 1.0)
+                fact = Fact("pcie_used", ratio(used), Unit.RATIO, usual)
+                start_s, cap = flow.at_s - flow.dt_s, ratio(slower / (1.0 + slower))
+                yield Sign(CAUSE, ("gpu", gpu[1]), start_s, flow.at_s, evidence, cap, fact)
 
 
 def _flows(scene: Scene) -> dict[Gpu, list[Growth]]:
@@ -121,12 +121,13 @@ def _flows(scene: Scene) -> dict[Gpu, list[Growth]]:
     return flows
 
 
-def _best(scene: Scene) -> Mapping[Gpu, float]:
-    """Bytes per second that the link of each GPU can carry in one direction at its best."""
+def _links(scene: Scene) -> dict[Gpu, tuple[float | None, float | None]]:
+    """Bytes per second that the link of each GPU carries in one direction, now and at its best, where it is told."""
     widths, generations = scene.values(catalogue.GPU_PCIE_WIDTH), scene.values(catalogue.GPU_PCIE_GENERATION)
-    best = {}
-    for labels, width in widths.items():
-        lane = LANE_BYTES_S.get(int(generations.get((*labels[:2], "max"), 0.0)))
-        if labels[2] == "max" and lane is not None and width > 0:
-            best[labels[:2]] = width * lane
-    return best
+
+    def capacity(gpu: Gpu, kind: str) -> float | None:
+        width, generation = widths.get((*gpu, kind), 0.0), generations.get((*gpu, kind), 0.0)
+        lane = LANE_BYTES_S.get(int(generation))
+        return width * lane if lane is not None and 0 < width <= _LANES_MAX else None
+
+    return {gpu: (capacity(gpu, "current"), capacity(gpu, "max")) for gpu in {labels[:2] for labels in widths}}

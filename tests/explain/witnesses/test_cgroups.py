@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import ClassVar
+
 import pytest
 
 from gpumon import catalogue
+from gpumon.detect.detector import Finding, IncidentKind
+from gpumon.detect.scene import Scene
 from gpumon.explain.witnesses.cgroups import THROTTLED, CgroupReadings, Reading
 from tests.detect.processes import Host, Process
 from tests.detect.scenes import Stage
-from gpumon.detect.scene import Scene
 
 
 class Reads:
     """In the place of a detector."""
 
-    kinds = ()
-    thresholds: dict[str, str] = {}
+    kinds: ClassVar[tuple[IncidentKind, ...]] = ()
+    thresholds: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self.of = CgroupReadings()
         self.found: list[Reading] = []
 
-    def step(self, scene: Scene) -> list[object]:
+    def step(self, scene: Scene) -> list[Finding]:
         self.found += self.of.step(scene)
         return []
 
@@ -33,7 +38,7 @@ def test_each_reading_comes_once_and_for_all_processes_of_the_container() -> Non
     assert len(ours) == 6
     assert all(reading.pids == ("1", "2") for reading in ours)
     assert all(reading.end_s - reading.start_s == pytest.approx(5.0) for reading in ours)
-    assert all(before.end_s == after.start_s for before, after in zip(ours, ours[1:], strict=False))
+    assert all(before.end_s == after.start_s for before, after in pairwise(ours))
     assert ours[-1].per_s[THROTTLED] == pytest.approx(0.2)
     assert ours[-1].per_s["cpu some"] == pytest.approx(0.01)
     assert reads.of.told == {"1", "2", "3"}

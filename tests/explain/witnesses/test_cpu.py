@@ -72,7 +72,7 @@ def test_throttling_alone_will_do() -> None:
         process.throttled = 0.4
     node.run(looks, 20.0)
     assert looks.keys() == ALL
-    assert looks.at(node.stage.at_s - 8.0) == (1.0, pytest.approx(0.4))
+    assert looks.at(node.stage.at_s - 8.0) == pytest.approx((1.0, 0.4))
 
 
 def test_a_server_that_always_waits_is_none() -> None:

@@ -112,8 +112,7 @@ def test_cpus_of_the_other_socket_are_found() -> None:
     node = Node()
     node.run(60, cpus=1.0)
     node.run(30, cpus=0.0)
-    evidence, cap = node.looks.at(node.at_s - 1.5)
-    assert (evidence, cap) == (1.0, pytest.approx(2 / 3))
+    assert node.looks.at(node.at_s - 1.5) == pytest.approx((1.0, 2 / 3))
 
 
 def test_one_that_may_run_anywhere_is_none() -> None:

@@ -45,9 +45,8 @@ class Links:
             stop_ns = self.stage.at_ns + (operation + 1) * 10**8
             exec_s = 0.1 * (share or 0.0)
             for rank in range(2):
-                record = CollectiveRecord(
-                    "0x1", "tp", rank, 2, "AllReduce", self.sequence, 1024, exec_s, pid=41_403 + rank
-                )
+                pid = 41_403 + rank
+                record = CollectiveRecord("0x1", "tp", rank, 2, "AllReduce", self.sequence, 1024, exec_s, pid=pid)
                 found.append(replace(record, start_ns=stop_ns - round(exec_s * 1e9), stop_ns=stop_ns))
         return found
 

@@ -27,10 +27,9 @@ class Page:
         self.looks = Looks(self.witness)
 
     def run(self, seconds: int, waiting: float, *, running: float = 40.0, usage: float | None = 0.3) -> None:
-        self.stage.put(
-            {(catalogue.SERVER_WAITING, SERVER): waiting, (catalogue.SERVER_RUNNING, SERVER): running}
-            | ({(catalogue.SERVER_KV_USAGE, SERVER): usage} if usage is not None else {})
-        )
+        self.stage.put({(catalogue.SERVER_WAITING, SERVER): waiting, (catalogue.SERVER_RUNNING, SERVER): running})
+        if usage is not None:
+            self.stage.put({(catalogue.SERVER_KV_USAGE, SERVER): usage})
         self.stage.run(self.looks, float(seconds))
 
     def now(self) -> tuple[float, float]:
@@ -119,7 +118,7 @@ class Batch:
                     ended.append(request(begin_s, first_s=end_s - begin_s, concurrency=concurrency))
                 self._steps_s.append(end_s)
             ended += [self._ended(until_s, concurrency) for _ in range(each)]
-            self.looks.step(self.stage.step(1.0, [one for one in ended if one is not None]))
+            self.looks.step(self.stage.step(1.0, ended))
 
     def _ended(self, until_s: float, concurrency: int) -> RequestRecord:
         times = np.array([at_s for at_s in self._steps_s if until_s - 10.0 < at_s <= until_s])

@@ -59,7 +59,7 @@ def test_of_looks_that_are_far_apart_the_share_counts_double() -> None:
         stage.grow({(catalogue.PROCESS_STOPPED_SECONDS, LABELS): amount})
         looks.step(stage.step(10.0))
     (sign,) = looks.signs
-    assert (sign.evidence, sign.cap) == (pytest.approx(0.4), pytest.approx(0.4))
+    assert (sign.evidence, sign.cap) == pytest.approx((0.4, 0.4))
     assert sign.fact is not None
     assert sign.fact.observed == pytest.approx(2.0)
 

@@ -35,7 +35,6 @@ def test_an_incident_confirms_only_what_points_the_same_way() -> None:
 
 def test_what_holds_is_not_usual_until_it_has_held_for_long() -> None:
     usual = Usual(8, 3, settles=50)
-    assert usual.value is None
     for _ in range(3):
         usual.feed(1.0, 0.0)
     for _ in range(50):
@@ -48,6 +47,13 @@ def test_what_holds_is_not_usual_until_it_has_held_for_long() -> None:
     for _ in range(8):
         usual.feed(9.0, 0.9)
     assert usual.value == 9.0
+
+
+def test_few_readings_are_no_usual() -> None:
+    usual = Usual(8, 3)
+    usual.feed(1.0, 0.0)
+    usual.feed(1.0, 0.0)
+    assert usual.value is None
 
 
 def test_what_was_so_at_first_is_usual() -> None:
