@@ -75,6 +75,8 @@ class _Entry:
     binding: Binding = _PENDING
     process: Process | None = None
     """Found by its socket: counts on when the connection is gone."""
+    bound: Process | None = None
+    """That the binding names."""
     due_s: float = 0.0
 
 
@@ -139,13 +141,18 @@ class Binder:
         with self._lock:
             due = [entry for entry in reversed(self._entries.values()) if entry.due_s <= at_s][:_PER_READ]
         if due:
-            processes = Processes(self._files, self._holders(), LINK_BUDGET)
+            holders = self._holders()
+            processes = Processes(self._files, holders, LINK_BUDGET)
             self._host_addresses = processes.addresses(1)
             known = frozenset(self._gpus())
             for entry in due:
                 binding, process = self._resolve(entry, processes, known)
+                if binding.how == "none" and not holders and _lives(entry, processes):
+                    # The driver tells of no process at all: this one still has the GPUs that it had.
+                    binding, process = entry.binding, entry.process
                 with self._lock:
                     entry.binding, entry.process = binding, process
+                    entry.bound = processes.get(binding.pid) if binding.pid is not None else None
                     entry.due_s = at_s + (self._unbound_s if binding.how == "none" else self._bound_s)
         yield from ()
 
@@ -242,6 +249,11 @@ def _still(process: Process | None, processes: Processes) -> Process | None:
     """The process, if it lives on."""
     now = processes.get(process.pid) if process is not None else None
     return now if now is not None and process is not None and now.start_ticks == process.start_ticks else None
+
+
+def _lives(entry: _Entry, processes: Processes) -> bool:
+    """Whether the process lives that the entry was last bound to, with its GPUs."""
+    return bool(entry.binding.gpus) and _still(entry.bound, processes) is not None
 
 
 def _binding(how: str, gpus: tuple[GpuUuid, ...], found: Sequence[_Found], unbound: str = "") -> Binding:

@@ -321,6 +321,31 @@ def test_a_process_that_takes_a_gpu_later_is_bound_then(vllm: Host) -> None:
     assert binder.bind({"process.pid": 100}, 1, "").gpus == (G[0], G[1])
 
 
+def test_a_driver_that_is_gone_takes_no_gpu_from_a_process_that_lives(vllm: Host) -> None:
+    binder = vllm.binder()
+    binder.bind({"process.pid": 110}, 1, "")
+    list(binder.read(0.0))
+    before = binder.bind({"process.pid": 110}, 1, "")
+    assert before.gpus == (G[0], G[1])
+    vllm.holders.clear()
+    list(binder.read(61.0))
+    assert binder.bind({"process.pid": 110}, 1, "") == before
+    # Another process with the same number has none of them.
+    vllm.process(110, 100, comm="other", group=100)
+    vllm.files.put("proc/110/stat", "110 (other) S 100 100 1 0 -1 0 0 0 0 0 0 0 0 20 0 1 0 99999 0 0")
+    list(binder.read(122.0))
+    assert binder.bind({"process.pid": 110}, 1, "").gpus == ()
+
+
+def test_one_process_less_on_a_gpu_is_no_driver_that_is_gone(vllm: Host) -> None:
+    binder = vllm.binder()
+    binder.bind({"process.pid": 200}, 1, "")
+    list(binder.read(0.0))
+    vllm.holders = [held for held in vllm.holders if held.pid != 200]
+    list(binder.read(61.0))
+    assert binder.bind({"process.pid": 200}, 1, "").gpus == ()
+
+
 def test_a_flood_of_connections_is_bounded_and_does_not_starve_the_newest(vllm: Host) -> None:
     binder = vllm.binder(size=100)
     for i in range(100_000):

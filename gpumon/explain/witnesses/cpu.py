@@ -20,7 +20,7 @@ from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Labels, Scene
 from gpumon.explain.signs import Fact, Sign
 from gpumon.explain.witnesses.cgroups import REST_S, THROTTLED, CgroupReadings
-from gpumon.explain.witnesses.host_parts import narrowed
+from gpumon.explain.witnesses.host_parts import grown_in, narrowed
 from gpumon.explain.witnesses.weighing import PROCESSES_MAX, Usual, confirmed, found_pids, ramp, sharing
 from gpumon.model import Unit
 
@@ -107,7 +107,10 @@ class CpuStarvation:
             evidence = 0.0
             if usual is not None and waited_s > _LEAST_WAIT * seconds and whole > usual:
                 start_s, end_s = narrowed(scene, "cpu", at_s - seconds, at_s)
-                share = waited_s / (waited_s + ran_s * (end_s - start_s) / seconds)
+                if end_s - start_s < seconds:
+                    inside_s = grown_in(scene, catalogue.PROCESS_CPU_SECONDS, labels, start_s, end_s)
+                    ran_s = min(ran_s * (end_s - start_s) / seconds, inside_s)
+                share = waited_s / (waited_s + ran_s)
                 evidence = ramp(share - self._times * usual, *self._wait_share)
                 evidence = confirmed(evidence, is_found=labels[0] in found)
                 if evidence > 0:

@@ -43,6 +43,8 @@ def test_two_starved_workers_are_found_with_the_share_that_they_did_not_get(shar
     evidence, cap = looks.at(node.stage.at_s - 8.0)
     assert evidence == 1.0
     assert share <= cap <= 1.25 * share
+    steady = [sign.cap for sign in looks.signs if sign.start_s > BEGIN_S + 65.0]
+    assert min(steady) >= share  # throttling alone says less
     starve(node, 0.0)
     node.run(looks, 5.0)
     looks.take()
@@ -102,11 +104,12 @@ def test_wait_without_weight_is_none() -> None:
     assert looks.signs == []
 
 
-def test_the_host_tells_when_in_the_five_seconds_it_was() -> None:
-    node, looks = host(), Looks(CpuStarvation())
+@pytest.mark.parametrize("tells", ["wait", "stalled"])
+def test_the_host_tells_when_in_the_five_seconds_it_was(tells: str) -> None:
+    node, looks = host(tells=tells), Looks(CpuStarvation())
 
     def run(seconds: float, share: float) -> None:
-        starve(node, share)
+        starve(node, share, tells=tells)
         for _ in range(round(seconds / SAMPLE_S)):
             node.stage.grow({(catalogue.HOST_PRESSURE, ("cpu", "some")): (0.02 + share) * SAMPLE_S})
             node.run(looks, SAMPLE_S, step_s=SAMPLE_S)

@@ -67,7 +67,7 @@ def test_pages_that_went_away_are_found_from_when_they_missed_their_node() -> No
     assert evidence == 1.0
     assert cap == pytest.approx(0.96 / 1.96)
     assert node.looks.at(ended_s - 0.5)[0] == 1.0
-    assert node.looks.at(ended_s + 1.5) == (0.0, 0.0)
+    assert node.looks.at(ended_s + 0.5) == (0.0, 0.0)
     (fact,) = {sign.fact for sign in node.looks.signs}
     assert fact is not None
     assert (fact.name, fact.observed, fact.usual) == ("local_pages", 0.5, 0.98)
