@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.board import CELL_S, Board
-from gpumon.explain.causes import INDEX
+from gpumon.explain.causes import INDEX, PROVEN
 from gpumon.explain.explained import Account, Share, SlowGap
 from gpumon.explain.first_token import BEFORE_S, Judged, Waited, judge
 from gpumon.explain.group import Group, Key
@@ -102,7 +102,7 @@ class GroupState:
         if not self.expected.is_known:
             return None
         lifts = self.slowness.lifts(board, keys)
-        weights = np.array([weight(lifts.get(cause)) for cause in range(len(CAUSES))])
+        weights = np.array([1.0 if cause in PROVEN else weight(lifts.get(INDEX[cause])) for cause in CAUSES])
         around = _Around(board, keys, others, lifts, weights)
         decode = self._decode(due, steps, running, context, around)
         first = self._first_tokens(due, around)

@@ -53,6 +53,8 @@ class Learning:
         self.usual = Load()
         self.expected = Expected()
         self._waiting: deque[_Lesson] = deque(maxlen=_WAITING)
+        self._first_s: float | None = None
+        """When its first request began."""
 
     def settle(self, touched: Stretches, at_s: float) -> None:
         """Take in the lessons that are old enough. touched: when an incident held."""
@@ -116,9 +118,12 @@ class Learning:
                 teach(usual.beside.add, ran, max(0.0, float(beside[row]) - ran.computed))
                 teach(usual.prompt_s.add, ran, float(max(ran.computed, 1)), ran.first_s - ran.admitted_s)
         latest = max(runs, key=lambda ran: ran.start_s)
-        came, brought = self._load.arrived(latest.start_s - OVER_S, latest.start_s)
-        teach(usual.arrivals.add, latest, came)
-        teach(usual.brought.add, latest, brought)
+        if self._first_s is None:
+            self._first_s = min(ran.start_s for ran in runs)
+        if latest.start_s - OVER_S >= self._first_s:
+            came, brought = self._load.arrived(latest.start_s - OVER_S, latest.start_s)
+            teach(usual.arrivals.add, latest, came)
+            teach(usual.brought.add, latest, brought)
 
     def own_cost_s(self) -> float:
         """What a prompt token costs, as long as only whole prompts tell: an upper bound."""

@@ -2,19 +2,23 @@
 
 For every second of the last five minutes: the time by which steps were late for the load that there was, over what was
 expected. The lift compares the median second with the condition to the median second without: a few bad ones of another
-cause, on either side, do not count. A condition that holds all the time, or has held for a moment only, has none. One
+cause, on either side, do not count. What adds time in which nothing goes on strikes now and then while it holds: of
+that it is the mean second. A condition that holds all the time, or has held for a moment only, has none. One
 that holds and costs nothing has a lift of 1, and is hardly a cause: this is what keeps a harmless power cap or a GPU at
 its usual 90 % of bandwidth from being blamed for whatever happens.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumon.catalogue import CAUSES
 from gpumon.explain.board import CELL_S, Board
+from gpumon.explain.causes import SLOWING
 from gpumon.explain.group import Key
 
 SECONDS: Final = 300
@@ -40,6 +44,16 @@ class Slowness:
         """Steps: when, how late (negative: early), and what was expected."""
         if not len(moments_s):
             return
+        # A step of several seconds is late in all of them, not in its last one alone.
+        long = np.flatnonzero(late_s + expected_s > 1.0)
+        if len(long):
+            parts = [_spread(*row) for row in zip(moments_s[long], late_s[long], expected_s[long], strict=True)]
+            rest = np.ones(len(moments_s), dtype=bool)
+            rest[long] = False
+            columns = (moments_s[rest], late_s[rest], expected_s[rest])
+            moments_s, late_s, expected_s = (
+                np.concatenate([column, *part]) for column, part in zip(columns, zip(*parts, strict=True), strict=True)
+            )
         seconds = moments_s.astype(np.int64)
         newest = int(seconds.max())
         if newest > self._newest:
@@ -76,9 +90,24 @@ class Slowness:
             without = clear if clear.sum() >= _CLEAR else ~held[row] & busy
             if during.sum() < _LEAST or without.sum() < _LEAST:
                 continue
-            high, low = np.maximum([np.median(ratios[during]), np.median(ratios[without])], 0.0).tolist()
+            typical = (
+                np.median(ratios[during]) if CAUSES[cause] in SLOWING else late[during].sum() / expected[during].sum()
+            )
+            high, low = np.maximum([typical, np.median(ratios[without])], 0.0).tolist()
             found[cause] = (high + _BASE) / (low + _BASE)
         return found
+
+
+def _spread(
+    moment_s: float, late_s: float, expected_s: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """A long step as one of each second."""
+    count = min(SECONDS, math.ceil(late_s + expected_s))
+    return (
+        moment_s - np.arange(count, dtype=np.float64),
+        np.full(count, late_s / count),
+        np.full(count, expected_s / count),
+    )
 
 
 def weight(lift: float | None) -> float:

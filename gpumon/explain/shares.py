@@ -88,6 +88,8 @@ def divide(claims: Claims) -> Array:
     load[:, _GROWS] *= 1 - behind[:, None]
     faults = np.where(_FAULT, sure * claims.weights, 0.0).max(axis=1)
     sure[:, _LOAD] *= np.where(claims.grown, 1.0, 1 - faults)[:, None]
+    # Pauses between steps are seen in the excess itself: where something else is there, they are that.
+    sure[:, INDEX["queueing"]] *= np.where(claims.grown, 1 - faults, 1.0)
     rest = excess - load.sum(axis=1)
     # Work that is longer by a factor, or time in which nothing went on: that may all be in this one step.
     work = claims.expected_s + load.sum(axis=1)

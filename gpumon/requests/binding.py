@@ -131,7 +131,9 @@ class Binder:
                     return entry.binding
             told = _told(attributes)
             entry = _Entry(told, None if told.placed else found)
-            self._entries[key, None if told.placed else place] = entry
+            # A pid of this very host is the same over whichever connection it comes.
+            anywhere = told.placed or (told.pid is not None and told.host in self._node_names and place is found)
+            self._entries[key, None if anywhere else place] = entry
             if len(self._entries) > self._size:
                 self._entries.popitem(last=False)
             return entry.binding

@@ -226,8 +226,9 @@ def test_a_long_prompt_that_was_fast_is_not_late_by_its_length(prompt_s: float) 
 def test_a_prompt_that_is_long_and_slow_is_both() -> None:
     hot = {"thermal_throttle": (0.95, 0.4)}
     found = shares(waited(prompt_s=took(16_000.0) + 1.0, computed=16_000.0, computing=hot))
-    assert found["long_context"] == pytest.approx(1.5, rel=0.15)
-    assert found["thermal_throttle"] == pytest.approx(1.0, rel=0.15)
+    assert 1.0 < found["long_context"] < 1.6
+    assert 0.7 < found["thermal_throttle"] < 1.3
+    assert set(found) == {"long_context", "thermal_throttle"}
 
 
 def test_prompts_of_others_in_the_same_steps_are_theirs() -> None:

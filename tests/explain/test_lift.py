@@ -153,6 +153,18 @@ def test_it_does_not_matter_in_which_order_or_together_with_what_steps_come(
     assert lift(one, board) == pytest.approx(lift(other, board))
 
 
+@given(st.lists(st.floats(-0.9, 5.0), min_size=SECONDS, max_size=SECONDS))
+def test_steps_that_came_early_make_no_lift_that_cannot_be(ratios: list[float]) -> None:
+    found = lift(slowness(ratios.__getitem__), board_of(HOT))
+    assert found is not None
+    assert 0 < found < 1e6
+
+
+def test_a_server_that_is_a_little_early_on_the_whole_has_the_same_lift() -> None:
+    early, on_time = (lift(slowness(between(100, 150, 0.4, low)), board_of(HOT)) for low in (-0.02, 0.0))
+    assert early == pytest.approx(on_time)
+
+
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
 def test_a_higher_lift_counts_for_no_less_and_never_for_nothing(one: float, other: float) -> None:
     assert 0 < weight(min(one, other)) <= weight(max(one, other)) <= 1

@@ -194,6 +194,30 @@ def test_a_cached_prompt_is_context_and_no_work() -> None:
     assert load.others(AT_S - 10.0, AT_S).between(np.array([AT_S - 10]), np.array([AT_S]))[0][0] == 0.0
 
 
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_made_are_those_of_the_whole_cells_in_a_stretch() -> None:
+    load = GroupLoad()
+    load.add([], AT_S)
+    load.add_tokens(AT_S - 10.0 + np.arange(500) / 50 + 0.001)
+    load.add_tokens(np.zeros(0))
+    assert load.made(AT_S - 8.0, AT_S - 2.0) == pytest.approx(50.0)
+    assert load.made(AT_S - 7.9, AT_S - 2.1) == pytest.approx(50.0)
+    assert load.made(AT_S - 20.0, AT_S - 10.0) == 0.0
+    assert load.made(AT_S - 12.0, AT_S - 8.0) == pytest.approx(25.0)
+    assert np.isnan(load.made(AT_S - 8.1, AT_S - 7.9))
+
+
+def test_tokens_of_long_ago_and_of_the_future_are_left_out() -> None:
+    load = GroupLoad()
+    load.add([], AT_S)
+    load.add_tokens(np.array([-1e9, 0.0, AT_S - 3000.0, AT_S - 5.0, AT_S + 1e9]))
+    assert load.made(AT_S - 6.0, AT_S - 4.0) == 0.5
+    load.add([], AT_S + 3 * KEPT_S)
+    assert load.made(AT_S + 2.1 * KEPT_S, AT_S + 3 * KEPT_S) == 0.0
+
+
 # --- time that goes on ------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,8 @@ from gpumon.explain.shares import Claims, divide, sureness
 Array = NDArray[np.float64]
 
 WIDTH = len(CAUSES)
+WHOLE = {"weights", "load_first"}
+"""What is the same for all stretches."""
 STOPPING = sorted(cause for cause in CAUSES if is_fault(cause) and cause not in SLOWING)
 FAULTS = [cause for cause in CAUSES if is_fault(cause) and cause != "straggler"]
 
@@ -32,6 +34,7 @@ def one(
     load_s: dict[str, float] | None = None,
     weights: dict[str, float] | None = None,
     grown: bool = False,
+    load_first: bool = True,
 ) -> Claims:
     """One slow stretch; causes that are not named have nothing, weights of 1."""
 
@@ -50,6 +53,7 @@ def one(
         lost=row(lost)[None],
         weights=row(weights, 1.0),
         grown=np.array([grown]),
+        load_first=load_first,
     )
 
 
@@ -93,6 +97,7 @@ def claims(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Clai
         lost=draw(tables(rows, UNIT)),
         weights=draw(arrays(np.float64, WIDTH, elements=UNIT, fill=st.just(1.0))),
         grown=draw(arrays(np.bool_, rows)),
+        load_first=draw(st.booleans()),
     )
 
 
@@ -136,7 +141,9 @@ def test_what_is_handed_in_stays_as_it_is(told: Claims) -> None:
 def test_a_stretch_is_divided_alike_whatever_others_there_are(told: Claims) -> None:
     whole = divide(told)
     for row in range(len(told.excess_s)):
-        columns = {name: column[row : row + 1] for name, column in told._asdict().items() if name != "weights"}
+        columns: dict[str, Any] = {
+            name: column[row : row + 1] for name, column in told._asdict().items() if name not in WHOLE
+        }
         alone = told._replace(**columns)
         np.testing.assert_allclose(divide(alone)[0], whole[row], rtol=1e-9, atol=1e-9 * told.excess_s[row])
 
@@ -144,7 +151,7 @@ def test_a_stretch_is_divided_alike_whatever_others_there_are(told: Claims) -> N
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 
 
-def grid(cause: str, rival: str) -> Claims:
+def grid(cause: str, rival: str, *, load_first: bool = True) -> Claims:
     """All combinations of a cause with a rival, with load of several worths, and of their evidence and caps."""
     axes = np.meshgrid(
         *((0.003, 0.01, 0.03, 0.2), (0.01, 0.05)),  # excess, expected
@@ -157,7 +164,8 @@ def grid(cause: str, rival: str) -> Claims:
     tables[:2, :, INDEX[rival]] = other, other_lost
     tables[:2, :, INDEX[cause]] = evidence, lost
     tables[2, :, INDEX["batch_growth"]], tables[2, :, INDEX["prefill_interference"]] = batch, prefill
-    return Claims(excess, expected + excess, expected, tables[2], tables[0], tables[1], np.ones(WIDTH), grown > 0)
+    weights = np.ones(WIDTH)
+    return Claims(excess, expected + excess, expected, tables[2], tables[0], tables[1], weights, grown > 0, load_first)
 
 
 def rises(told: Claims, cause: str, column: str) -> bool:
@@ -174,9 +182,11 @@ def rises(told: Claims, cause: str, column: str) -> bool:
     return True
 
 
+@pytest.mark.parametrize("load_first", [True, False])
 @pytest.mark.parametrize("rival", ["pcie", "process_stopped", "kv_pressure", "straggler"])
-def test_more_evidence_for_a_cause_never_lowers_its_share(rival: str) -> None:
-    assert [cause for cause in CAUSES[:-1] if not rises(grid(cause, rival), cause, "evidence")] == []
+def test_more_evidence_for_a_cause_never_lowers_its_share(rival: str, load_first: bool) -> None:
+    told = {cause: grid(cause, rival, load_first=load_first) for cause in CAUSES[:-1]}
+    assert [cause for cause, claims in told.items() if not rises(claims, cause, "evidence")] == []
 
 
 @pytest.mark.parametrize("column", ["lost", "weights"])
@@ -202,7 +212,7 @@ def test_where_nothing_held_and_load_is_as_usual_all_is_unexplained(excess_s: fl
 def test_without_stretches_there_is_nothing_to_divide() -> None:
     none, table = np.zeros(0), np.zeros((0, WIDTH))
     told = Claims(none, none, none, table, table, table, np.ones(WIDTH), np.zeros(0, dtype=bool))
-    assert divide(told).shape == (0, WIDTH)
+    assert divide(told).shape == divide(told._replace(load_first=False)).shape == (0, WIDTH)
 
 
 @pytest.mark.parametrize("size", [1e-12, 1e12])
@@ -306,6 +316,14 @@ def test_a_queue_behind_a_sure_fault_is_no_cause_between_tokens() -> None:
     lost = dict.fromkeys(both, 0.4)
     assert set(parts(one(evidence=both, lost=lost))) == {"thermal_throttle"}
     assert {"queueing", "kv_pressure"} <= set(parts(one(evidence=both, lost=lost, grown=True)))
+
+
+def test_where_load_does_not_come_first_it_shares_with_a_fault_by_what_each_is_worth() -> None:
+    told = one(0.020, 0.020, evidence=FAULT, lost={"thermal_throttle": 0.5}, load_s={"prefill_interference": 0.020})
+    first, beside = parts(told), parts(told._replace(load_first=False))
+    assert first == {"prefill_interference": pytest.approx(1.0)}
+    assert beside["prefill_interference"] == pytest.approx(0.5, abs=0.1)
+    assert beside["thermal_throttle"] == pytest.approx(0.5, abs=0.1)
 
 
 def test_a_prefill_of_others_is_theirs_beside_a_fault() -> None:

@@ -12,6 +12,7 @@ process that the kernel killed for want of memory is ``memory_pressure``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
@@ -29,6 +30,7 @@ from gpumon.model import Unit
 CAUSE: Final = "gpu_error"
 HARMLESS: Final = frozenset({"63", "64", "92"})
 """XIDs that tell of rows to be remapped and of corrected errors, and touch no work."""
+_XID: Final = re.compile("[0-9]{1,5}")
 _GONE: Final = 1.0
 """Evidence of a GPU that does not answer while others do."""
 _ENDED: Final = 0.9
@@ -168,8 +170,8 @@ class GpuErrors:
         for labels, count in sorted(counts.items()):
             # The series of an uncommon XID is born with the first error.
             before = self._xids.get(labels, 0.0 if labels[:2] in known else count)
-            if count > before and labels[2] not in HARMLESS and labels[2].isdecimal():
-                new[labels[:2]] = float(int(labels[2]))
+            if count > before and labels[2] not in HARMLESS and _XID.fullmatch(labels[2]):
+                new[labels[:2]] = float(labels[2])
         self._xids = counts
         return new
 

@@ -3,11 +3,11 @@
 Two looks at the integral of DRAM activity (GPM: Hopper and newer; of other GPUs nothing is said), read every second:
 
 * Beside its peers. The ranks of a server move the same bytes in the same steps, whichever of them is slow; what one
-  has above the others' median, and above what it usually has, is not the server's. How unlike ranks are that serve by
-  themselves is seen in the spread of that difference. Needs a server that is bound to two GPUs or more.
-* Per step. A decode step moves the weights and the KV cache once, however long it takes: DRAM activity times the time
-  of a step, against what it was at this much KV cache. Step times are those of requests that have just ended; the KV
-  cache is told by the server's page, one for the model. Without these, nothing is said by this look.
+  has above the others' median, and above what it rarely passed, is not the server's. Needs a server that is bound to
+  two GPUs or more.
+* Per step. A decode step moves the weights and the KV cache once, however long it takes: DRAM activity while the GPU is
+  busy, times the time of a step, against what it was at this much KV cache. Step times are those of requests that have
+  just ended; the KV cache is told by the server's page, one for the model. Without these, nothing is said by this look.
 
 Only a DRAM that is nearly full makes reading take longer. What another process computes there moves bytes, too, but is
 ``gpu_contention``.
@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from gpumon import catalogue
 from gpumon.detect.contention import GpuContention
-from gpumon.detect.hysteresis import Baseline
 from gpumon.detect.incident import Incident
 from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Growth, Scene
@@ -47,12 +46,26 @@ _READINGS: Final = 16
 _PER_LOOK: Final = 64
 """Requests looked at, the newest."""
 _FORGET_S: Final = 300.0
+_BUSY_S: Final = 10.0
+"""Utilization is summed and told every 5 s."""
+_BUSY_READINGS: Final = 5
+"""Of DRAM activity, about as long."""
+_BUSY: Final = 0.05
+"""Utilization up to which a GPU does nothing."""
 _HISTORY: Final = 120
+_ABOVE_LEAST: Final = 20
 _HISTORY_LEAST: Final = 10
 _LEAST_SPREAD: Final = 1e-6
 """Sum of squares from which a slope is one."""
 _READ_ALL_S: Final = 0.04
 """Reading all of a board's memory: 80 GB at 2.0 TB/s (A100); 24 to 29 ms on H100, H200, B200. A KV cache is less."""
+
+
+class _Reading(NamedTuple):
+    """Of the GPU of a server whose DRAM is the least active: what one has above that is told by the other look."""
+
+    at_s: float
+    dram: float
 
 
 @dataclass(slots=True)
@@ -63,9 +76,7 @@ class _Server:
     step_s: float = 0.0
     """Median of the steps of the second up to ``stepped_s``."""
     stepped_s: float = -math.inf
-    drams: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_READINGS))
-    """Times of the newest readings, and DRAM activity of the least busy of its GPUs: what one has above that is told
-    by the other look."""
+    recent: deque[_Reading] = field(default_factory=lambda: deque(maxlen=_READINGS))
     history: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     """KV cache in use, and seconds of DRAM activity per step, while all was well."""
 
@@ -74,8 +85,11 @@ class _Server:
 class _Gpu:
     """One GPU beside its peers."""
 
-    above: Baseline = field(default_factory=lambda: Baseline(60, 5))
+    above: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     """DRAM activity above that of its peers, while all was well."""
+    busy: float = 0.0
+    """Utilization over the seconds up to ``busy_s``."""
+    busy_s: float = -math.inf
 
 
 class MemoryBandwidth:
@@ -97,6 +111,9 @@ class MemoryBandwidth:
         shared = {finding.entity.uuid for finding in self._sharing.step(scene)}
         self._note_steps(scene)
         drams = {growth.labels[1]: growth for growth in scene.grown(catalogue.GPU_DRAM_ACTIVE_SECONDS)}
+        for growth in scene.grown(catalogue.GPU_BUSY_SECONDS):
+            gpu = self._gpus.look(growth.labels[1], scene.at_s)
+            gpu.busy, gpu.busy_s = ratio(growth.rate), growth.at_s
         kv = _kv_in_use(scene) if drams else {}
         judged: set[str] = set()
         # The server seen last is the one that is there.
@@ -139,31 +156,43 @@ class MemoryBandwidth:
         usual = median(peers)
         taken = dram - usual
         evidence = 0.0
-        if taken > self._taken[0] and gpu.above.known:
-            taken -= max(0.0, gpu.above.median or 0.0) + 3 * (gpu.above.spread or 0.0)
+        is_known = len(gpu.above) >= _ABOVE_LEAST
+        if taken > self._taken[0] and is_known:
+            taken -= max(0.0, float(np.quantile(gpu.above, 0.95)))
             evidence = ramp(taken, *self._taken) * ramp(dram, 0.6, 0.85)
-        if evidence < HOLDS or not gpu.above.known:
-            gpu.above.feed(dram - usual)
+        if evidence < HOLDS or not is_known:
+            gpu.above.append(dram - usual)
         return (evidence, ratio(taken)), usual
 
     def _per_step(
-        self, scene: Scene, server: _Server, present: dict[str, Growth], kv: float | None
+        self, scene: Scene, server: _Server, present: Mapping[str, Growth], kv: float | None
     ) -> tuple[float, float]:
         """Evidence and cap by the bytes of a step."""
         if not present:
             return 0.0, 0.0
-        now = min(ratio(growth.rate) for growth in present.values())
-        server.drams.append((max(growth.at_s for growth in present.values()), now))
-        then = next((dram for at_s, dram in server.drams if at_s >= server.stepped_s), now)
-        if kv is None or scene.at_s - server.stepped_s > _FRESH_S:
+        now = min(
+            [_Reading(growth.at_s, ratio(growth.rate)) for growth in present.values()], key=lambda each: each.dram
+        )
+        server.recent.append(now)
+        then = next((each for each in server.recent if each.at_s >= server.stepped_s), now)
+        busy = self._busy(scene, present)
+        if kv is None or busy is None or scene.at_s - server.stepped_s > _FRESH_S:
             return 0.0, 0.0
-        seconds, full = then * server.step_s, ramp(min(then, now), 0.88, 0.94)
+        full = ramp(min(then.dram, now.dram), 0.88, 0.94)
         usual = _usual_seconds(server.history, kv) if full > 0 else None
-        more = seconds / usual if usual else 1.0
+        more = then.dram * server.step_s / usual if usual else 1.0
         evidence = full * ramp(more, 1.3, 1.7)
         if evidence < HOLDS:
-            server.history.append((kv, seconds))
+            recent = [*server.recent][-_BUSY_READINGS:]
+            dram = ratio(sum([each.dram for each in recent]) / len(recent) / busy)
+            server.history.append((kv, dram * server.step_s))
         return evidence, ratio(1.0 - 1.0 / max(1.0, more))
+
+    def _busy(self, scene: Scene, uuids: Iterable[str]) -> float | None:
+        """Utilization of the busiest of these GPUs over the last seconds; None where it is next to none or unknown."""
+        gpus = [self._gpus.look(uuid, scene.at_s) for uuid in uuids]
+        busy = max([gpu.busy for gpu in gpus if scene.at_s - gpu.busy_s <= _BUSY_S], default=0.0)
+        return busy if busy > _BUSY else None
 
 
 def _steps(scene: Scene, record: RequestRecord) -> tuple[float, float | None]:

@@ -14,7 +14,6 @@ from tests.detect.scenes import Stage, gpu
 from tests.explain.witnesses.gpu_incidents import gpu_incident
 from tests.explain.witnesses.looks import Looks
 
-PAGE = ("vllm", "m", "127.0.0.1:8000")
 UUIDS = [gpu(index)[1] for index in range(4)]
 
 
@@ -34,14 +33,18 @@ class Serving:
         step_s: float = 0.012,
         kv: float | None = 0.05,
         bound: bool = True,
+        busy: float | None = 0.98,
+        pages: int = 1,
     ) -> None:
-        """drams: DRAM activity of each GPU. step_s: of decoding. kv: share of the KV cache in use."""
+        """drams: DRAM activity of each GPU. step_s: of decoding. kv: part of the KV cache in use. busy: of all GPUs."""
         self.stage.drop(c.SERVER_KV_USAGE)
-        if kv is not None:
-            self.stage.put({(c.SERVER_KV_USAGE, PAGE): kv})
+        for page in range(pages if kv is not None else 0):
+            self.stage.put({(c.SERVER_KV_USAGE, ("vllm", "m", f"127.0.0.1:800{page}")): kv or 0.0})
         for _ in range(seconds):
             for index, dram in enumerate(drams):
                 self.stage.grow({(c.GPU_DRAM_ACTIVE_SECONDS, gpu(index)): dram})
+                if busy is not None:
+                    self.stage.grow({(c.GPU_BUSY_SECONDS, gpu(index)): busy})
             requests = [self._ended(step_s)] if bound else []
             self.looks.step(self.stage.step(requests=requests))
 
@@ -67,7 +70,8 @@ def test_a_gpu_with_more_dram_than_its_peers_is_one() -> None:
     assert {(sign.key, sign.evidence) for sign in signs} == {(("gpu", UUIDS[2]), 1.0)}
     assert signs[0].cap == pytest.approx(0.59)
     assert signs[0].fact is not None
-    assert signs[0].fact[:3] == ("dram_active", pytest.approx(0.94), Unit.RATIO)
+    assert (signs[0].fact.name, signs[0].fact.unit) == ("dram_active", Unit.RATIO)
+    assert signs[0].fact.observed == pytest.approx(0.94)
     assert signs[0].fact.usual == pytest.approx(0.35)
     assert (signs[0].start_s, signs[0].end_s) == (began_s, began_s + 1.0)
     serving.run(5, [0.65] * 4)
@@ -75,7 +79,8 @@ def test_a_gpu_with_more_dram_than_its_peers_is_one() -> None:
 
 
 def test_high_load_on_all_ranks_is_none() -> None:
-    serving = healthy()
+    serving = Serving()
+    serving.run(60, [0.4] * 4, busy=0.42)  # some of the time
     serving.run(20, [0.96] * 4)
     assert serving.looks.take() == []
 
@@ -137,8 +142,9 @@ def test_without_a_page_or_with_two_the_step_says_nothing() -> None:
     serving = healthy(1)
     serving.run(10, [0.96], step_s=0.03, kv=None)
     assert serving.looks.take() == []
-    serving.stage.put({(c.SERVER_KV_USAGE, ("vllm", "m", "127.0.0.1:9000")): 0.05}, owner="other")
-    serving.run(10, [0.96], step_s=0.03)
+    serving.run(10, [0.96], step_s=0.03, pages=2)
+    assert serving.looks.take() == []
+    serving.run(10, [0.96], step_s=0.03, busy=None)
     assert serving.looks.take() == []
 
 
@@ -162,13 +168,13 @@ def test_another_process_that_computes_is_not_meant() -> None:
 
 def test_an_open_incident_makes_a_weak_sign_sure() -> None:
     serving = healthy()
-    weak = [0.68, 0.5, 0.5, 0.5]
+    weak = [0.75, 0.53, 0.53, 0.53]
     serving.run(3, weak)
     assert 0.1 < max(sign.evidence for sign in serving.looks.take()) < 0.5
     serving.looks.incidents = [gpu_incident("memory_bound")]
     serving.run(3, weak)
     assert max(sign.evidence for sign in serving.looks.take()) == 0.8
-    serving.run(10, [0.94] * 4)  # the incident alone is none
+    serving.run(10, [0.7] * 4)  # the incident alone is none
     assert serving.looks.take() == []
 
 
