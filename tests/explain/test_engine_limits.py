@@ -74,6 +74,17 @@ def test_a_request_of_more_tokens_than_there_is_room_for_takes_no_other_ones_det
     assert len(known) == 30
 
 
+def test_a_request_that_is_told_again_and_again_takes_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "TOKENS_KEPT", 1000)
+    records = traffic(1000.0, 60.0, slower=HOT_TIME)
+    for record in records[150:180]:
+        record.trace_id, record.span_id = b"\7" * 16, b"\7" * 8
+    world = World(Saying(HOT))
+    world.run(records, 75)
+    assert len(world.explanation.find((b"\7" * 16).hex())) == 1
+    assert sum(each.token_s is not None for each in world.explanation.newest()) == 9
+
+
 def test_only_slow_requests_keep_their_token_times() -> None:
     world = hot_world()
     for each in world.all:

@@ -161,6 +161,12 @@ def test_a_size_that_was_seen_once_does_not_count_against_its_neighbours() -> No
     assert abs(off(expected, 8, 16_000.0)) < 0.05
 
 
+def test_a_size_with_few_looks_leans_on_its_neighbours() -> None:
+    some = [Look(11.0, 22_000.0, 1.5 * law(11, 22_000))] * 4
+    assert 0.0 < off(learned([*looks(600, (4, 8, 16)), *some]), 11, 22_000.0) < 0.4
+    assert off(learned([*looks(600, (4, 8, 16)), *some * 20]), 11, 22_000.0) > 0.4
+
+
 def test_where_incidents_were_there_from_the_beginning_more_looks_are_needed() -> None:
     expected = learned(looks(LEAST), calm=False)
     assert not expected.is_known

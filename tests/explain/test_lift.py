@@ -136,7 +136,8 @@ def test_nothing_was_slow_where_nothing_was_told() -> None:
 
 def test_steps_of_long_ago_change_nothing() -> None:
     found, late = slowness(between(100, 150, 0.4)), slowness(between(100, 150, 0.4))
-    late.add(np.array([BEGIN - 1.0, BEGIN - 1e6, 0.0]), np.full(3, 1e6), np.full(3, 1e6))
+    old = np.concatenate([BEGIN - np.arange(1, 200), [BEGIN - 1e6, 0.0]])
+    late.add(old, np.full(len(old), 1e6), np.full(len(old), 1e6))
     assert lift(late, board_of(HOT)) == lift(found, board_of(HOT))
 
 

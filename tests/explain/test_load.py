@@ -98,12 +98,16 @@ def test_requests_decoding_and_their_context_are_those_of_every_request(told: li
 
 @given(st.lists(requests(0.017), min_size=1, max_size=6))
 def test_requests_that_begin_and_end_at_any_time_count_for_the_part_they_were_there(told: list[Ran]) -> None:
-    running, context = load_of(*told).at(MOMENTS)
+    running, _ = load_of(*told).at(MOMENTS)
     expected = [by_hand(told, moment_s) for moment_s in MOMENTS.tolist()]
     np.testing.assert_allclose(running, [moment.running for moment in expected], atol=1e-6)
-    # Of what is there, each has its prompt at least, and no more than it made at most.
-    assert (context >= 0).all()
+
+
+@given(st.lists(requests(0.017), min_size=1, max_size=6))
+def test_the_context_of_requests_is_no_less_than_nothing_and_no_more_than_all_that_they_have(told: list[Ran]) -> None:
+    running, context = load_of(*told).at(MOMENTS)
     most = max(each.prompt + each.made for each in told)
+    assert (context >= 0).all()
     assert (context <= running * most * (1 + 1e-9)).all()
 
 

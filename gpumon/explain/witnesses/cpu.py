@@ -27,6 +27,7 @@ from gpumon.model import Unit
 _STALLED: Final = "cpu some"
 _LEAST_WAIT: Final = 0.02
 """Seconds of run-queue wait in a second, all threads: less holds up nothing."""
+_LEAST_LEFT: Final = 0.05
 _FRESH_S: Final = 7.5
 """Readings of one time: the period of five seconds, and half of it."""
 
@@ -63,10 +64,11 @@ class CpuStarvation:
         wait_share: tuple[float, float] = (0.05, 0.2),
         throttled_s: tuple[float, float] = (0.02, 0.15),
         stalled_share: tuple[float, float] = (0.05, 0.25),
-        times: float = 1.5,
+        times: float = 1.2,
     ) -> None:
         """Of each sign, over ``times`` its usual, what is no evidence and what is all of it: wait over wait and CPU
-        time; seconds of throttling in a second; share of time stalled."""
+        time; seconds of throttling in a second; share of time stalled. Shares are of what is usually left: where half
+        of the time is waited anyway, three quarters take as much again as a half where none is."""
         self._wait_share = wait_share
         self._throttled_s = throttled_s
         self._stalled_share = stalled_share
@@ -105,13 +107,13 @@ class CpuStarvation:
             whole = waited_s / (waited_s + ran_s) if waited_s > 0 else 0.0
             usual = waits.usual.value
             evidence = 0.0
-            if usual is not None and waited_s > _LEAST_WAIT * seconds and whole > usual:
+            if usual is not None and waited_s > _LEAST_WAIT * seconds and usual < whole:
                 start_s, end_s = narrowed(scene, "cpu", at_s - seconds, at_s)
                 if end_s - start_s < seconds:
                     inside_s = grown_in(scene, catalogue.PROCESS_CPU_SECONDS, labels, start_s, end_s)
                     ran_s = min(ran_s * (end_s - start_s) / seconds, inside_s)
                 share = waited_s / (waited_s + ran_s)
-                evidence = ramp(share - self._times * usual, *self._wait_share)
+                evidence = ramp((share - self._times * usual) / max(_LEAST_LEFT, 1 - usual), *self._wait_share)
                 evidence = confirmed(evidence, is_found=labels[0] in found)
                 if evidence > 0:
                     fact = Fact("runqueue_wait", share, Unit.RATIO, usual)
@@ -134,7 +136,8 @@ class CpuStarvation:
                     seconds = reading.end_s - reading.start_s
                     start_s, end_s = narrowed(scene, "cpu", reading.start_s, reading.end_s)
                     now = before + (rate - before) * seconds / (end_s - start_s)
-                    evidence = ramp(now - self._times * before, *bounds)
+                    left = max(_LEAST_LEFT, 1 - before) if unit is Unit.RATIO else 1.0
+                    evidence = ramp((now - self._times * before) / left, *bounds)
                     evidence = confirmed(evidence, is_found=reading.pids[0] in found)
                     if evidence > 0:
                         fact = Fact(called, now, unit, before)

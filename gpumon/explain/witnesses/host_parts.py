@@ -19,6 +19,8 @@ EDGE: Final = 0.05
 """Of what the host's tasks waited in a stretch: what may lie outside of it at either end."""
 AROUND_S: Final = 0.75
 """Sources are read at different moments."""
+HOST_WAITS: Final = (("memory", "some"), ("io", "some"))
+"""Of the host's pressure: who waits for pages waits for the one, the other, or both."""
 PAGES_PER_FAULT: Final = 2.0
 """Swapped in for one fault, at the least where the kernel reads ahead (vm.page-cluster is 3: up to eight)."""
 
@@ -67,8 +69,8 @@ def narrowed(scene: Scene, resource: str, start_s: float, end_s: float) -> tuple
 def stalled_share(scene: Scene, start_s: float, end_s: float) -> float | None:
     """Largest share of a reading around a stretch in which some task of the host waited for memory or a disk."""
     highest: float | None = None
-    for resource in ("memory", "io"):
-        seen = _within(scene, catalogue.HOST_PRESSURE, (resource, "some"), start_s - AROUND_S, end_s + AROUND_S)
+    for labels in HOST_WAITS:
+        seen = _within(scene, catalogue.HOST_PRESSURE, labels, start_s - AROUND_S, end_s + AROUND_S)
         if len(seen.per_s):
             highest = max(highest or 0.0, float(seen.per_s.max()))
     return highest

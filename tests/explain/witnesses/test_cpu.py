@@ -84,6 +84,21 @@ def test_a_server_that_always_waits_is_none() -> None:
     assert looks.signs == []
 
 
+def test_on_a_crowded_host_what_is_taken_of_the_rest_counts() -> None:
+    node, looks = host(tells="wait"), Looks(CpuStarvation())
+    for process in node.processes:
+        process.cpu, process.wait = 0.4, 0.6
+    node.run(looks, 60.0)
+    for process in node.processes:
+        process.cpu, process.wait = 0.36, 0.64
+    node.run(looks, 30.0)
+    assert looks.signs == []
+    for process in node.processes:
+        process.cpu, process.wait = 0.15, 0.85
+    node.run(looks, 20.0)
+    assert looks.at(node.stage.at_s - 8.0) == pytest.approx((1.0, 0.85), abs=0.01)
+
+
 def test_a_busier_server_waits_in_proportion() -> None:
     node, looks = host(), Looks(CpuStarvation())
     node.run(looks, 60.0)

@@ -31,6 +31,7 @@ class Node:
         self.processes = (A, B, C) if processes else ()
         self._halves = 0
         self._kept = {A: 0.0, C: 0.0}
+        self._disks = 0.0
 
     @property
     def at_s(self) -> float:
@@ -44,12 +45,14 @@ class Node:
         faults: float = 0.1,
         swapped_in: float = 0.0,
         host: float | None = None,
+        disks: float = 0.0,
     ) -> None:
         """some: share of time stalled for memory, of the first pod. faults: major, per second, of its first process.
-        host: share of the host, where it is not that of the pod."""
+        host: share of the host, where it is not that of the pod. disks: share stalled for them, of the first pod."""
         for _ in range(round(seconds / HALF_S)):
             self._halves += 1
             self._kept[A] += some * HALF_S
+            self._disks += disks * HALF_S
             self._kept[C] += 0.001 * HALF_S
             self.stage.grow({(catalogue.PROCESS_CPU_SECONDS, process): 0.5 for process in self.processes})
             if self.processes:
@@ -65,7 +68,9 @@ class Node:
                 for process in (A, B, C):
                     amount = self._kept[C if process == C else A]
                     self.stage.grow({(catalogue.PROCESS_PRESSURE, (*process, "memory", "some")): amount})
-                self._kept = {A: 0.0, C: 0.0}
+                    if process != C:
+                        self.stage.grow({(catalogue.PROCESS_PRESSURE, (*process, "io", "some")): self._disks})
+                self._kept, self._disks = {A: 0.0, C: 0.0}, 0.0
             scene = self.stage.step(HALF_S)
             if self._halves % 2 == 0:
                 self.looks.step(scene)
@@ -119,6 +124,24 @@ def test_a_few_faults_explain_little() -> None:
     node.run(60.0)
     node.run(30.0, 0.4, faults=150.0)
     assert node.looks.at(node.at_s - 10.0, "process", "11")[0] > 0.8
+
+
+def test_what_was_waited_for_disks_is_page_faults_where_there_were_any() -> None:
+    node = Node()
+    node.run(60.0, disks=0.002)
+    node.run(30.0, 0.2, faults=2.0, disks=0.2)
+    assert node.looks.signs == []
+    node.run(60.0, disks=0.002)
+    node.looks.take()
+    node.run(30.0, 0.2, faults=0.0, disks=0.2)
+    assert node.looks.at(node.at_s - 10.0, "process", "11")[0] > 0.99
+
+
+def test_disks_that_are_always_waited_for_explain_nothing() -> None:
+    node = Node()
+    node.run(60.0, disks=0.3)
+    node.run(30.0, 0.2, faults=2.0, disks=0.3)
+    assert node.looks.at(node.at_s - 10.0, "process", "11")[0] > 0.9
 
 
 def test_a_cgroup_that_always_waits_is_none() -> None:

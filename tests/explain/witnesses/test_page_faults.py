@@ -131,7 +131,7 @@ def test_pages_from_swap_are_memory_pressure() -> None:
     [
         (50.0, None, 0.5),  # ten milliseconds each
         (500.0, None, 1.0),
-        (500.0, 0.1, 0.2),  # the host waited for a tenth of the time
+        (500.0, 0.1, 0.3),  # the host waited for a tenth of the time, and pages are mapped as well
         (500.0, 0.9, 1.0),
         (500.0, 0.0, 0.05),  # what waits for a network is not counted as waiting for a disk
     ],
@@ -141,6 +141,31 @@ def test_the_cap_is_what_so_many_faults_can_cost(rate: float, stalled: float | N
     node.run(20.0, stalled=0.0 if stalled is not None else None)
     node.run(4.0, rate, stalled=stalled)
     assert node.looks.at(node.at_s - 1.25)[1] == pytest.approx(cap)
+
+
+def test_one_fault_for_which_megabytes_were_read_is_evidence() -> None:
+    node = Faults()
+    node.run(20.0, 0.0, other=0.0, stalled=0.002)
+    node.run(HALF_S, 2.0, other=0.0, stalled=0.06, step_s=HALF_S)
+    found_s = node.at_s - 0.25
+    node.run(5.0, 0.0, other=0.0, stalled=0.002)
+    assert node.looks.keys() == [("process", "41403")]
+    assert node.looks.at(found_s) == pytest.approx((0.7, 0.18))
+
+
+@pytest.mark.parametrize(
+    ("usual", "rate", "now"),
+    [
+        (0.002, 0.0, 0.3),  # others wait for the disk
+        (0.3, 2.0, 0.3),  # as always
+        (0.002, 2.0, 0.004),
+    ],
+)
+def test_one_fault_and_no_wait_or_a_wait_and_no_fault_is_none(usual: float, rate: float, now: float) -> None:
+    node = Faults()
+    node.run(20.0, 0.0, other=0.0, stalled=usual)
+    node.run(2.0, rate, other=0.0, stalled=now)
+    assert node.looks.signs == []
 
 
 def test_an_incident_confirms_and_is_no_evidence_by_itself() -> None:
