@@ -260,7 +260,7 @@ KINDS: Final[dict[str, FaultKind]] = {
     ),
     "warm_up": FaultKind(
         Target.SERVER,
-        None,
+        "gpu_error",
         *(1.0, 1.0, 1.0),
         "none",
         "the server starts: weights are paged in first",

@@ -205,7 +205,7 @@ def _outages(scenario: Scenario, server: ServerSpec) -> list[_Outage]:
 
 def _outage(fault: Fault, server: ServerSpec) -> _Outage | None:
     """What a fault does to the life of a server; None where it lives on."""
-    down_s, end_s, cause = fault.at_s, fault.at_s + fault.for_s, fault.what.cause or "queueing"
+    down_s, end_s, cause = fault.at_s, fault.at_s + fault.for_s, fault.what.cause or "gpu_error"
     if fault.kind == "warm_up":
         return _Outage(down_s, down_s, end_s, cause) if fault.server == server.name else None
     if fault.kind == "driver_restart" or (fault.kind == "gpu_lost" and fault.gpu in server.gpus):

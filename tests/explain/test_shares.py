@@ -315,7 +315,11 @@ def test_a_queue_behind_a_sure_fault_is_no_cause_between_tokens() -> None:
     both = {**FAULT, "queueing": 1.0, "kv_pressure": 1.0}
     lost = dict.fromkeys(both, 0.4)
     assert set(parts(one(evidence=both, lost=lost))) == {"thermal_throttle"}
-    assert {"queueing", "kv_pressure"} <= set(parts(one(evidence=both, lost=lost, grown=True)))
+    assert "kv_pressure" in parts(one(evidence=both, lost=lost, grown=True))
+
+
+def test_pauses_of_the_scheduler_are_the_queues_where_nothing_else_is_there() -> None:
+    assert main(one(evidence={"queueing": 1.0}, lost={"queueing": 0.4})) == "queueing"
 
 
 def test_where_load_does_not_come_first_it_shares_with_a_fault_by_what_each_is_worth() -> None:

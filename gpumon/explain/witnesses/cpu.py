@@ -136,6 +136,7 @@ class CpuStarvation:
                     seconds = reading.end_s - reading.start_s
                     start_s, end_s = narrowed(scene, "cpu", reading.start_s, reading.end_s)
                     now = before + (rate - before) * seconds / (end_s - start_s)
+                    now = min(1.0, now) if unit is Unit.RATIO else now
                     left = max(_LEAST_LEFT, 1 - before) if unit is Unit.RATIO else 1.0
                     evidence = ramp((now - self._times * before) / left, *bounds)
                     evidence = confirmed(evidence, is_found=reading.pids[0] in found)

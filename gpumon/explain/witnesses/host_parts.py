@@ -67,10 +67,10 @@ def narrowed(scene: Scene, resource: str, start_s: float, end_s: float) -> tuple
 
 
 def stalled_share(scene: Scene, start_s: float, end_s: float) -> float | None:
-    """Largest share of a reading around a stretch in which some task of the host waited for memory or a disk."""
+    """Largest share of a reading in a stretch in which some task of the host waited for memory or a disk."""
     highest: float | None = None
     for labels in HOST_WAITS:
-        seen = _within(scene, catalogue.HOST_PRESSURE, labels, start_s - AROUND_S, end_s + AROUND_S)
+        seen = _within(scene, catalogue.HOST_PRESSURE, labels, start_s, end_s)
         if len(seen.per_s):
             highest = max(highest or 0.0, float(seen.per_s.max()))
     return highest

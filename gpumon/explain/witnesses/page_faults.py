@@ -19,7 +19,7 @@ from gpumon.detect.incident import Incident
 from gpumon.detect.kept import Kept
 from gpumon.detect.scene import Labels, Scene
 from gpumon.explain.signs import Fact, Sign
-from gpumon.explain.witnesses.host_parts import HOST_WAITS, parts_of, stalled_share, swapped_share
+from gpumon.explain.witnesses.host_parts import HOST_WAITS, Part, grown_in, parts_of, stalled_share, swapped_share
 from gpumon.explain.witnesses.weighing import PROCESSES_MAX, Usual, confirmed, found_pids, is_of, ramp
 from gpumon.model import Unit
 
@@ -29,6 +29,9 @@ _MARGIN = 3.0
 """Times the pressure: the host is read at other moments, and pages have to be mapped as well as read."""
 _WAITED = (0.01, 0.04)
 """Share of time waited, over the usual, that makes a few faults no evidence, and all there can be of them."""
+_HAIR = 0.1
+_OWN = (0.05, 0.25)
+"""Share of the host's faults from which on a wait may be, and is, of the process that had them."""
 _FEW = 0.7
 """Evidence of a few faults: somebody waited for a disk, most likely this one."""
 _USUAL = (120, 10)
@@ -63,10 +66,22 @@ class PageFaults:
             usual = self._usual.look(labels, scene.at_s)
             before = usual.value
             highest = 0.0
-            if before is not None and growth.amount >= 1:
+            if before is not None and growth.amount > 0:
                 for part in parts_of(scene, catalogue.PROCESS_PAGE_FAULTS, growth):
-                    waited = stalled_share(scene, part.start_s, part.end_s) if part.amount >= 1 else None
-                    evidence = self._evidence(part.rate, before, waited, usual_wait)
+                    # Sources are read one after the other: what is of the neighbours by a hair is theirs.
+                    hair_s = _HAIR * (part.end_s - part.start_s)
+                    waited = stalled_share(scene, part.start_s + hair_s, part.end_s - hair_s)
+                    over = part.rate - self._times * before
+                    evidence = ramp(over, self._few_per_s, self._many_per_s)
+                    if (
+                        over > 0
+                        and part.amount >= 1
+                        and evidence < _FEW
+                        and waited is not None
+                        and usual_wait is not None
+                    ):
+                        few = _FEW * ramp(waited - usual_wait, *_WAITED) * _own(scene, part)
+                        evidence = max(evidence, few)
                     if evidence <= 0:
                         continue
                     highest = max(highest, evidence)
@@ -87,12 +102,11 @@ class PageFaults:
             self._waited.feed(max(rates), ramp(max(rates) - (usual or 0.0), *_WAITED))
         return usual
 
-    def _evidence(self, rate: float, before: float, waited: float | None, usual_wait: float | None) -> float:
-        over = rate - self._times * before
-        many = ramp(over, self._few_per_s, self._many_per_s)
-        if over <= 0 or waited is None or usual_wait is None:
-            return many
-        return max(many, _FEW * ramp(waited - usual_wait, *_WAITED))
+
+def _own(scene: Scene, part: Part) -> float:
+    """Whether faults are a good part of all that the host had: else the wait is of others."""
+    host = grown_in(scene, catalogue.HOST_PAGE_FAULTS, ("major",), part.start_s, part.end_s)
+    return ramp(part.amount / max(part.amount, host), *_OWN)
 
 
 def _cap(rate: float, waited: float | None) -> float:

@@ -70,11 +70,11 @@ def test_a_host_that_does_not_tell_narrows_nothing() -> None:
     assert grown_in(scene, catalogue.HOST_SWAP_PAGES, ("in",), BEGIN_S, BEGIN_S + 5.0) == 0.0
 
 
-def test_the_largest_share_around_a_stretch() -> None:
+def test_the_largest_share_in_a_stretch() -> None:
     stage = Stage()
     scene = play(stage, [0.0, 0.0, 0.0, 0.1, 0.4, 0.0, 0.0, 0.0])
-    assert stalled_share(scene, BEGIN_S + 1.0, BEGIN_S + 1.5) == pytest.approx(0.8)
-    assert stalled_share(scene, BEGIN_S + 3.5, BEGIN_S + 4.0) == 0.0
+    assert stalled_share(scene, BEGIN_S + 1.5, BEGIN_S + 2.5) == pytest.approx(0.8)
+    assert stalled_share(scene, BEGIN_S + 2.5, BEGIN_S + 4.0) == 0.0
 
 
 @pytest.mark.parametrize(("pages", "faults", "share"), [(100.0, 0.0, 0.0), (100.0, 200.0, 0.25), (900.0, 200.0, 1.0)])

@@ -130,7 +130,7 @@ def test_what_was_waited_for_disks_is_page_faults_where_there_were_any() -> None
     node = Node()
     node.run(60.0, disks=0.002)
     node.run(30.0, 0.2, faults=2.0, disks=0.2)
-    assert node.looks.signs == []
+    assert max((sign.evidence for sign in node.looks.signs), default=0.0) < 0.05
     node.run(60.0, disks=0.002)
     node.looks.take()
     node.run(30.0, 0.2, faults=0.0, disks=0.2)

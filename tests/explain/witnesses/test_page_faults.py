@@ -168,6 +168,13 @@ def test_one_fault_and_no_wait_or_a_wait_and_no_fault_is_none(usual: float, rate
     assert node.looks.signs == []
 
 
+def test_a_stray_fault_beside_a_burst_of_another_process_is_none() -> None:
+    node = Faults()
+    node.run(20.0, 0.0, other=0.0, stalled=0.002)
+    node.run(2.0, 2.0, other=500.0, stalled=0.2)
+    assert node.looks.keys() == [("process", "41404")]
+
+
 def test_an_incident_confirms_and_is_no_evidence_by_itself() -> None:
     node = Faults()
     node.run(20.0)
