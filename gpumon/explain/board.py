@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumon.explain.causes import INDEX
+from gpumon.explain.causes import INDEX, UNEXPLAINED
 from gpumon.explain.group import Key
 from gpumon.explain.signs import Fact, Sign
 
@@ -53,9 +53,10 @@ class _Row:
             self.caps[fresh] = 0.0
             self.newest = last
         cells = np.arange(max(first, self.newest - CELLS + 1), last + 1) % CELLS
-        more = cells[self.evidence[cells] <= evidence]
-        self.evidence[more] = evidence
-        self.caps[more] = cap
+        known = self.evidence[cells]
+        same, more = cells[known == np.float32(evidence)], cells[known < np.float32(evidence)]
+        self.caps[same] = np.maximum(self.caps[same], cap)
+        self.evidence[more], self.caps[more] = evidence, cap
 
     def read(self, first: int, last: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Evidence and caps of cells first to last; 0 where nothing is known."""
@@ -119,6 +120,7 @@ class Board:
         for sign in signs:
             good = (
                 sign.cause in INDEX
+                and sign.cause != UNEXPLAINED
                 and math.isfinite(sign.start_s)
                 and math.isfinite(sign.end_s)
                 and sign.start_s <= sign.end_s <= at_s + CELL_S
@@ -147,12 +149,13 @@ class Board:
             row = self._rows[name] = _Row(last)
         evidence = min(1.0, sign.evidence)
         row.put(first, last, evidence, min(1.0, max(0.0, sign.cap)))
-        if sign.fact is not None:
+        if sign.fact is not None and math.isfinite(sign.fact.observed) and math.isfinite(sign.fact.usual or 0.0):
             row.facts.append(_Told(sign.start_s, sign.end_s, evidence, sign.fact))
 
     def conditions(self, keys: Iterable[Key], start_s: float, end_s: float) -> Conditions:
         """What held of any of these things from start to end: of several the one with most evidence."""
-        first, last = int(start_s / CELL_S), int(end_s / CELL_S)
+        first = int(start_s / CELL_S)
+        last = max(first, int(end_s / CELL_S))
         wanted = set(keys)
         merged: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
         for (key, cause), row in self._rows.items():
@@ -163,7 +166,7 @@ class Board:
                 continue
             known = merged.get(INDEX[cause])
             if known is not None:
-                more = evidence > known[0]
+                more = (evidence > known[0]) | ((evidence == known[0]) & (caps > known[1]))
                 evidence, caps = np.where(more, evidence, known[0]), np.where(more, caps, known[1])
             merged[INDEX[cause]] = (evidence, caps)
         causes = tuple(sorted(merged))

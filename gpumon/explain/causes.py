@@ -21,8 +21,9 @@ SLOWING: Final = frozenset(
     }
 )
 """Causes that make the work itself longer, by a factor. The others add time in which nothing goes on."""
-PROVEN: Final = frozenset({"process_stopped", "gpu_error"})
-"""Causes whose condition is proof: a process that was stopped did not work. Their lift decides nothing."""
+PROVEN: Final = frozenset({"process_stopped", "gpu_error", "kv_pressure"})
+"""Causes whose condition is proof where it counts: a process that was stopped did not work, and between tokens a full
+cache counts only for a request that waited while the others went on. Their lift decides nothing."""
 INDEX: Final = {cause: position for position, cause in enumerate(CAUSES)}
 
 

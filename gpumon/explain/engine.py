@@ -143,6 +143,8 @@ class Explanation:
         for group, requests in due.items():
             if group in self._groups:
                 explained += self._explain(group, requests, entities[group], scene, incidents)
+            else:  # it had to make room for another
+                self._count([each.record for each in requests], "dropped")
         self.correlations.step(at_s)
         if explained:
             for listener in self.listeners:
@@ -199,14 +201,16 @@ class Explanation:
                 state.load.add_tokens(np.concatenate(tokens))
 
     def _group(self, record: RequestRecord) -> Group:
-        """Its group. A process or container whose GPUs cannot be told now (the driver is gone) is the engine it was."""
+        """Its group. A process or container some of whose GPUs cannot be told now (lost, or the driver is) is
+        the engine it was."""
         group, binding = group_of(record), record.binding
         names = [str(binding.pid)] if binding.pid is not None else []
         names += [binding.container_id] if binding.container_id is not None else []
         for name in names:
             key = (record.server, record.model, name)
-            if not binding.gpus:
-                group = self._engines.get(key, group)
+            known = self._engines.get(key)
+            if known is not None and set(binding.gpus) < set(known.gpus):
+                group = known
                 continue
             self._engines[key] = group
             self._engines.move_to_end(key)
@@ -274,13 +278,14 @@ class Explanation:
                 is_slow = each.excess_s > 0
                 self._count_one(each, "cold" if cold else "slow" if is_slow else "on_time")
                 self.log.append(each)
-                kept = each if is_slow else each._replace(token_s=None)
+                fits = each.token_s is None or len(each.token_s) <= TOKENS_KEPT // 16
+                kept = each if is_slow and fits else each._replace(token_s=None)
                 key = (each.record.trace_id.hex(), each.record.span_id.hex())
                 known = self._slow if is_slow else self._others
                 self._forget(known.pop(key, None))
                 known[key] = kept
                 self._tokens_kept += len(kept.token_s) if kept.token_s is not None else 0
-                while len(known) > DETAILS or (self._tokens_kept > TOKENS_KEPT and len(known) > 1):
+                while len(known) > DETAILS or (self._tokens_kept > TOKENS_KEPT and known is self._slow):
                     self._forget(known.popitem(last=False)[1])
 
     def _forget(self, each: Explained | None) -> None:

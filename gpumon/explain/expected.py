@@ -46,6 +46,8 @@ class _Table:
         self._looks = np.zeros((_SIZES, LOOKS, 3))
         self._counts = np.zeros(_SIZES, dtype=np.intp)
         self.total = 0
+        self._least = 0.0
+        """The shortest look."""
         self._fit: tuple[NDArray[np.float64], NDArray[np.float64], float, tuple[float, float]] | None = None
 
     def add(self, look: Look) -> None:
@@ -63,12 +65,15 @@ class _Table:
         if rise > 0:
             beyond = np.maximum(running - sizes[-1], 0.0) - np.maximum(sizes[0] - running, 0.0)
             found = np.maximum(found + rise * beyond, low)
-        return np.asarray(found + slope * context, dtype=np.float64)
+        return np.asarray(np.maximum(found + slope * context, 0.25 * self._least), dtype=np.float64)
 
     def _fitted(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float, tuple[float, float]]:
         """Sizes, medians without what context adds, seconds per token of context; least value, and slope beyond."""
         counts = np.minimum(self._counts, LOOKS)
+        self._least = float(min(self._looks[size, : counts[size], 2].min() for size in np.flatnonzero(counts)))
         firm = counts >= min(_LEAST_OF_SIZE, counts.max())
+        if counts[firm].sum() < 0.8 * counts.sum():
+            firm = counts > 0
         rows = [self._looks[size, : counts[size]] for size in np.flatnonzero(firm)]
         slope = _slope(rows)
         sizes = np.array([np.median(row[:, 0]) for row in rows])

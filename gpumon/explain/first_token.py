@@ -52,12 +52,15 @@ class Waited(NamedTuple):
     wait_length: Array
     wait_evidence: Array
     """(n, CAUSES): while it waited."""
-    wait_lost: Array
+    wait_lost_s: Array
+    """(n, CAUSES): time of the half seconds touched that each condition can have taken."""
     before_evidence: Array
     """(n, CAUSES): from ``BEFORE_S`` before it on."""
     prompt_evidence: Array
     """(n, CAUSES): while its prompt was computed."""
     prompt_lost: Array
+    prompt_lost_s: Array
+    """(n, CAUSES): likewise, as time in the half seconds touched."""
 
 
 class Judged(NamedTuple):
@@ -89,20 +92,21 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
     # Where something surely was wrong, less is more than chance.
     limit = np.where(held_up(waited.prompt_evidence, weights) > 0.5, SLOW_THEN, SLOW)
     is_slow = (waited.prompt_s > limit * usual_prompt_s) & (over > SLACK_S)
-    excess = np.maximum(np.where(is_slow, over, 0.0) + np.where(is_long, usual_prompt_s - short_s, 0.0), 0.0)
+    longer_s = np.where(is_long, np.clip(waited.prompt_s - short_s, 0.0, usual_prompt_s - short_s), 0.0)
+    excess = np.maximum(np.where(is_slow, over, 0.0) + longer_s, 0.0)
     load_s = np.zeros_like(shares)
-    load_s[:, INDEX["long_context"]] = np.where(is_long, usual_prompt_s - short_s, 0.0)
+    load_s[:, INDEX["long_context"]] = longer_s
     token_s = load.token_s.at(np.maximum(waited.beside_length, 1.0))
     if token_s is not None:
         more = np.maximum(waited.beside - (load.beside.value() or 0.0), 0.0)
         load_s[:, INDEX["prefill_interference"]] = np.where(is_slow, more * token_s, 0.0)
     claims = Claims(
         excess_s=excess,
-        actual_s=waited.prompt_s,
         expected_s=expected_s,
         load_s=load_s,
         evidence=waited.prompt_evidence,
         lost=waited.prompt_lost,
+        lost_s=waited.prompt_lost_s,
         weights=weights,
         # What a prompt of its own length adds is its own, whatever else there is.
         grown=np.ones(len(computed), dtype=bool),
@@ -119,8 +123,9 @@ def _queued(waited: Waited, usual_s: float, high_s: float, busy_s: Array, weight
     excess = waited.wait_s - usual_s
     excess = np.where((excess > 2 * waited.step_s + SLACK_S) & (waited.wait_s > high_s), excess, 0.0)
     # Time in which nothing went on at all.
-    sure = sureness(waited.wait_evidence) * weights
-    stalls = sure[:, _STALLS] * waited.wait_lost[:, _STALLS] * waited.wait_s[:, None]
+    # The wait itself is seen: whether the same condition slows those that run, which is its lift, does not matter.
+    sure = sureness(waited.wait_evidence)
+    stalls = sure[:, _STALLS] * waited.wait_lost_s[:, _STALLS]
     sums = stalls.sum(axis=1)
     stalls *= np.minimum(1.0, np.divide(excess, sums, out=np.ones(len(sums)), where=sums > 0))[:, None]
     shares[:, _STALLS] += stalls

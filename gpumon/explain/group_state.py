@@ -134,31 +134,28 @@ class GroupState:
         cost_s = self.usual.token_s.at(np.maximum(lengths, 1.0))
         if cost_s is None:
             cost_s = np.full(len(tokens), self._learning.own_cost_s())
+        # Whoever tells of its decoding as a whole has the usual prompts of others in what is expected of it.
+        usual = (self.usual.brought.value() or 0.0) * (steps.ends_s[inside] - steps.starts_s[inside])
+        tokens = np.where(steps.counts[inside] > 1, np.maximum(tokens - usual, 0.0), tokens)
         load_s[:, INDEX["prefill_interference"]] = np.bincount(which, tokens * cost_s, count)[:count]
-        evidence, lost = self._conditions(slow.starts_s, slow.ends_s, around)
+        evidence, lost, lost_s = self._conditions(slow.starts_s, slow.ends_s, around)
         excess_s = slow.excess_s
         # A full KV cache takes a request out of the batch. What all of them wait for is something else.
         evidence[~self._alone(slow), INDEX["kv_pressure"]] = 0.0
         shares_s = divide(
             Claims(
                 excess_s=excess_s,
-                actual_s=slow.ends_s - slow.starts_s,
                 expected_s=slow.expected_s,
                 load_s=load_s,
                 evidence=evidence,
                 lost=lost,
+                lost_s=lost_s,
                 weights=around.weights,
                 grown=self._grown(slow.ends_s),
             )
         )
         self._note_slowness(steps, whole_s, slow, shares_s)
-        facts: dict[int, Fact] = {
-            INDEX["batch_growth"]: Fact(
-                "requests_decoding", _mean(running[inside]), Unit.NONE, self.usual.running.value()
-            ),
-            INDEX["long_context"]: Fact("context_tokens", _mean(mean[inside]), Unit.NONE, self.usual.context.value()),
-            INDEX["prefill_interference"]: Fact("prompt_tokens_of_others", float(tokens.sum()), Unit.NONE),
-        }
+        facts = self._load_facts(len(due), steps.owners[inside], running[inside], mean[inside], tokens)
         sums_s = np.bincount(steps.owners, steps.lengths_s, len(due))
         sums_expected_s = np.bincount(steps.owners, expected_s, len(due))
         edges = np.searchsorted(slow.owners, np.arange(len(due) + 1))
@@ -174,12 +171,32 @@ class GroupState:
                         evidence[rows].max(axis=0, initial=0.0),
                         (due[position].ran.first_s, due[position].ran.end_s),
                         around,
-                        facts,
+                        facts[position],
                     ),
-                    self._slow_gaps(slow, shares_s, excess_s, evidence, rows, around, facts),
+                    self._slow_gaps(slow, shares_s, excess_s, evidence, rows, around, facts[position]),
                 )
             )
         return found
+
+    def _load_facts(
+        self, count: int, owners: NDArray[np.intp], running: Array, context: Array, tokens: Array
+    ) -> list[dict[int, Fact]]:
+        """What stands behind the causes that are load, of each request: over its slow steps."""
+        steps = np.maximum(np.bincount(owners, minlength=count), 1)
+        columns = (
+            np.bincount(owners, running, count) / steps,
+            np.bincount(owners, context, count) / steps,
+            np.bincount(owners, tokens, count),
+        )
+        usual_running, usual_context = self.usual.running.value(), self.usual.context.value()
+        return [
+            {
+                INDEX["batch_growth"]: Fact("requests_decoding", batch, Unit.NONE, usual_running),
+                INDEX["long_context"]: Fact("context_tokens", length, Unit.NONE, usual_context),
+                INDEX["prefill_interference"]: Fact("prompt_tokens_of_others", others, Unit.NONE),
+            }
+            for batch, length, others in zip(*(column.tolist() for column in columns), strict=True)
+        ]
 
     def _slow_gaps(
         self,
@@ -242,9 +259,9 @@ class GroupState:
         computed = np.array([float(ran.computed) for ran in runs])
         beside, lengths = around.others.between(admitted, firsts)
         wait_tokens, wait_length = around.others.between(starts, admitted)
-        wait_evidence, wait_lost = self._conditions(starts, np.maximum(admitted, starts), around)
-        before_evidence, _ = self._conditions(starts - BEFORE_S, admitted, around)
-        evidence, lost = self._conditions(admitted, firsts, around)
+        wait_evidence, _, wait_lost_s = self._conditions(starts, np.maximum(admitted, starts), around)
+        before_evidence, _, _ = self._conditions(starts - BEFORE_S, admitted, around)
+        evidence, lost, lost_s = self._conditions(admitted, firsts, around)
         judged: Judged | None = judge(
             Waited(
                 wait_s=admitted - starts,
@@ -255,12 +272,13 @@ class GroupState:
                 step_s=self.expected.gaps(*self.load.at(admitted)),
                 grown=self._grown(admitted),
                 wait_evidence=wait_evidence,
-                wait_lost=wait_lost,
+                wait_lost_s=wait_lost_s,
                 before_evidence=before_evidence,
                 wait_tokens=wait_tokens,
                 wait_length=wait_length,
                 prompt_evidence=evidence,
                 prompt_lost=lost,
+                prompt_lost_s=lost_s,
             ),
             self.usual,
             around.weights,
@@ -327,8 +345,8 @@ class GroupState:
             found.append(Share(CAUSES[row], seconds, float(evidence[row]), around.lifts.get(row), fact))
         return tuple(found)
 
-    def _conditions(self, starts_s: Array, ends_s: Array, around: _Around) -> tuple[Array, Array]:
-        """Evidence and lost share of time of each stretch by cause: (n, CAUSES)."""
+    def _conditions(self, starts_s: Array, ends_s: Array, around: _Around) -> tuple[Array, Array, Array]:
+        """Of each stretch by cause: evidence, lost share of time, and lost time of the cells touched; (n, CAUSES)."""
         shape = (len(starts_s), len(CAUSES))
         evidence, lost = np.zeros(shape), np.zeros(shape)
         if len(starts_s):
@@ -336,7 +354,8 @@ class GroupState:
             if conditions.causes:
                 columns = list(conditions.causes)
                 evidence[:, columns], lost[:, columns] = conditions.within(starts_s, ends_s)
-        return evidence, lost
+        cells = np.floor(ends_s / CELL_S) - np.floor(starts_s / CELL_S) + 1
+        return evidence, lost, lost * (CELL_S * cells)[:, None]
 
     def _alone(self, slow: Slow) -> NDArray[np.bool_]:
         """Of every slow stretch, whether the request waited for a token while the others went on as always."""
@@ -354,7 +373,7 @@ class GroupState:
             return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
         begin_s, end_s = float(steps.starts_s.min()), float(steps.ends_s.max())
         moments: Array = np.arange(int(begin_s / CELL_S), int(end_s / CELL_S) + 1, dtype=np.float64) * CELL_S
-        evidence, _ = self._conditions(moments, moments, around)
+        evidence, _, _ = self._conditions(moments, moments, around)
         grown = self._grown(moments)
         behind = (held_up(evidence, around.weights) > _BEHIND) & ~grown
         cells = (steps.ends_s / CELL_S).astype(np.intp) - int(begin_s / CELL_S)

@@ -136,6 +136,7 @@ class GroupLoad:
 
     def _add_decode(self, ran: Ran) -> None:
         begin, end = ran.first_s / STEP_S - self._base, ran.end_s / STEP_S - self._base
+        start, length = begin, end - begin
         begin, end = max(begin, 0.0), min(end, 2.0 * CELLS - 1)
         if end <= begin:
             return
@@ -143,7 +144,9 @@ class GroupLoad:
         share = np.ones(last - first + 1)
         share[0] -= begin - first
         share[-1] -= last + 1 - end
-        contexts = ran.prompt + ran.made * (np.arange(first, last + 1) + 0.5 - begin) / (end - begin)
+        cells = np.arange(first, last + 1)
+        middles = (np.maximum(cells, begin) + np.minimum(cells + 1, end)) / 2
+        contexts = ran.prompt + ran.made * np.clip((middles - start) / length, 0.0, 1.0)
         self._decoding[first : last + 1] += share
         self._context[first : last + 1] += share * contexts
 

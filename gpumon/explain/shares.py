@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
-from gpumon.explain.board import CELL_S
 from gpumon.explain.causes import INDEX, LOAD, SLOWING, UNEXPLAINED, is_fault
 
 Array = NDArray[np.float64]
@@ -30,7 +29,7 @@ _UNSURE: Final = 0.15
 _SURE: Final = 0.7
 _ROOM: Final = 1.3
 """Times its cap that a condition may claim: caps are as exact as sampling is."""
-_STRETCH: Final = 0.5
+_STRETCH: Final = 0.25
 """Part of its worth by which load may have cost more."""
 _SLOWING: Final = np.array([cause in SLOWING for cause in CAUSES])
 _SPECIFIC: Final = np.array([is_fault(cause) and cause != "straggler" for cause in CAUSES])
@@ -58,7 +57,6 @@ class Claims(NamedTuple):
 
     excess_s: Array
     """(n,)"""
-    actual_s: Array
     expected_s: Array
     load_s: Array
     """(n, CAUSES): seconds that load is worth; 0 elsewhere."""
@@ -66,6 +64,8 @@ class Claims(NamedTuple):
     """(n, CAUSES)"""
     lost: Array
     """(n, CAUSES): mean share of the time around that each condition can have taken."""
+    lost_s: Array
+    """(n, CAUSES): all of that time, in the half seconds that the stretch touches."""
     weights: Array
     """(CAUSES,): by lift."""
     grown: NDArray[np.bool_]
@@ -90,14 +90,12 @@ def divide(claims: Claims) -> Array:
     sure[:, _LOAD] *= np.where(claims.grown, 1.0, 1 - faults)[:, None]
     # Pauses between steps are seen in the excess itself: where something else is there, they are that.
     sure[:, INDEX["queueing"]] *= np.where(claims.grown, 1 - faults, 1.0)
-    rest = excess - load.sum(axis=1)
+    rest = np.maximum(excess - load.sum(axis=1), 0.0)
     # Work that is longer by a factor, or time in which nothing went on: that may all be in this one step.
     work = claims.expected_s + load.sum(axis=1)
-    around = np.maximum(claims.actual_s, CELL_S)
     slowed = work[:, None] * claims.lost / np.maximum(1 - claims.lost, 1e-3)
-    stopped = around[:, None] * claims.lost
     # What the batch has grown by behind it comes on top, however much that is.
-    bounds = _ROOM * np.where(_SLOWING, slowed, np.maximum(slowed, stopped))
+    bounds = _ROOM * np.where(_SLOWING, slowed, np.maximum(slowed, claims.lost_s))
     bounds += np.where(_HOLDS_UP, inherited[:, None], 0.0)
     most = rest if claims.load_first else excess
     wanted = sure * claims.weights * np.minimum(bounds, most[:, None])
@@ -106,7 +104,7 @@ def divide(claims: Claims) -> Array:
     wanted *= fits
     if not claims.load_first:
         load *= fits
-        rest = excess - load.sum(axis=1)
+        rest = np.maximum(excess - load.sum(axis=1), 0.0)
     left = np.maximum(rest - wanted.sum(axis=1), 0.0)
     worth = load.sum(axis=1)
     more = np.minimum(left, _STRETCH * worth)

@@ -10,6 +10,7 @@ out, and yet every token is late. The noise of steps is allowed for by their num
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -29,6 +30,7 @@ _NOISE: Final = 0.05
 _FEWEST: Final = 8
 _WHOLE: Final = 1.15
 CAP_S: Final = 3600.0
+_EDGE_S: Final = 1.0
 
 
 class Steps(NamedTuple):
@@ -76,10 +78,12 @@ def ran_of(record: RequestRecord, start_s: float) -> Ran | None:
     if first is None or not 0 <= first <= lasted_s + 1e-3:
         return None
     first = min(first, lasted_s)
-    if record.queue_s is not None:
+    if record.queue_s is not None and math.isfinite(record.queue_s):
         admitted = record.queue_s
+    elif record.prefill_s is not None and math.isfinite(record.prefill_s):
+        admitted = first - record.prefill_s
     else:
-        admitted = first - record.prefill_s if record.prefill_s is not None else 0.0
+        admitted = 0.0
     prompt = max(0, record.prompt_tokens or 0)
     made = record.completion_tokens
     if made is None:
@@ -110,6 +114,11 @@ def steps_of(records: Sequence[RequestRecord], runs: Sequence[Ran]) -> Steps:
         starts_ns = np.array([record.start_ns for record in records], dtype=np.int64)[gaps.owners]
         ends_s = np.array([ran.start_s for ran in runs])[gaps.owners] + (gaps.ends_ns - starts_ns) * 1e-9
         good = (gaps.gaps_ns > 0) & (gaps.gaps_ns <= int(CAP_S * 1e9))
+        # Ranks may tell of steps by a clock of their own; what is not of the request's time is of no use.
+        begun, ended = np.array([(ran.start_s, ran.end_s) for ran in runs]).T
+        good &= (ends_s - gaps.gaps_ns * 1e-9 >= begun[gaps.owners] - _EDGE_S) & (
+            ends_s <= ended[gaps.owners] + _EDGE_S
+        )
         tokens = np.ones(len(ends_s)) if gaps.counts is None else gaps.counts.astype(np.float64)
         single = Steps(gaps.owners, ends_s - gaps.gaps_ns * 1e-9, ends_s, np.ones(len(ends_s)), tokens)
         if not good.all():
@@ -143,9 +152,10 @@ def slow_of(steps: Steps, expected_s: NDArray[np.float64]) -> Slow:
     fresh = np.ones(len(cells), dtype=bool)
     fresh[1:] = (cells[1:] != cells[:-1]) | (steps.owners[1:] != steps.owners[:-1])
     stretches = np.cumsum(fresh) - 1
-    counts = np.bincount(stretches, minlength=1)
-    # A single one counts like one that is just not: it does not make the others slow.
-    means = np.bincount(stretches, np.minimum(ratios, SINGLE) if len(ratios) else ratios, 1) / np.maximum(counts, 1)
+    # Without the single ones, which do not make the others slow.
+    length = int(stretches.max(initial=0)) + 1
+    counts = np.bincount(stretches[~single], minlength=length)
+    means = np.bincount(stretches[~single], ratios[~single], length) / np.maximum(counts, 1)
     limits = np.maximum(SUSTAINED, 1 + 3 * _NOISE / np.sqrt(np.maximum(counts, 1)))
     calm = ~single & ~is_whole
     is_slow = (means > limits) & (counts >= _FEWEST)

@@ -25,6 +25,7 @@ from gpumon.model import Unit
 FULL = (0.7, 0.9)
 """Usage from which on some prompts, and most, find too few blocks."""
 _PREEMPTED_PER_S = (0.02, 0.2)
+"""Over twice the usual: no evidence, and all of it. One between two readings of a page is 0.1 or more."""
 
 
 @dataclass(slots=True)

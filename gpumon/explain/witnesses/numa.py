@@ -68,15 +68,16 @@ class NumaRemote:
         self._looked_s: float | None = None
 
     def look(self, scene: Scene, incidents: Sequence[Incident]) -> Iterator[Sign]:
-        processes = {labels[2:] for labels in scene.values(catalogue.PROCESS_NUMA_LOCAL)}
+        metrics = (catalogue.PROCESS_NUMA_LOCAL, catalogue.PROCESS_CPUS_LOCAL)
+        processes = {labels[2:] for metric in metrics for labels in scene.values(metric)}
         found = sharing(processes, found_pids(incidents, "numa_remote"))
         self._read_misses(scene)
         nodes = len({labels[0] for labels in scene.values(catalogue.HOST_MEMORY)})
         since_s, self._looked_s = self._looked_s, scene.at_s
         for name, metric, factor in (
-            ("local_pages", catalogue.PROCESS_NUMA_LOCAL, 1.0),
+            ("local_pages", metrics[0], 1.0),
             # One that nobody pinned has its part of the CPUs near its GPU.
-            ("local_cpus", catalogue.PROCESS_CPUS_LOCAL, float(nodes)),
+            ("local_cpus", metrics[1], float(nodes)),
         ):
             if not factor:
                 continue

@@ -30,6 +30,7 @@ _MARGIN = 3.0
 _WAITED = (0.01, 0.04)
 """Share of time waited, over the usual, that makes a few faults no evidence, and all there can be of them."""
 _HAIR = 0.1
+"""Of a stretch, at each end."""
 _OWN = (0.05, 0.25)
 """Share of the host's faults from which on a wait may be, and is, of the process that had them."""
 _FEW = 0.7
@@ -68,18 +69,14 @@ class PageFaults:
             highest = 0.0
             if before is not None and growth.amount > 0:
                 for part in parts_of(scene, catalogue.PROCESS_PAGE_FAULTS, growth):
+                    over = part.rate - self._times * before
+                    if over <= 0:
+                        continue
                     # Sources are read one after the other: what is of the neighbours by a hair is theirs.
                     hair_s = _HAIR * (part.end_s - part.start_s)
                     waited = stalled_share(scene, part.start_s + hair_s, part.end_s - hair_s)
-                    over = part.rate - self._times * before
                     evidence = ramp(over, self._few_per_s, self._many_per_s)
-                    if (
-                        over > 0
-                        and part.amount >= 1
-                        and evidence < _FEW
-                        and waited is not None
-                        and usual_wait is not None
-                    ):
+                    if part.amount >= 1 and evidence < _FEW and waited is not None and usual_wait is not None:
                         few = _FEW * ramp(waited - usual_wait, *_WAITED) * _own(scene, part)
                         evidence = max(evidence, few)
                     if evidence <= 0:

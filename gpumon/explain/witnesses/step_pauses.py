@@ -6,9 +6,9 @@ compared with what is usual of the model. What is known of a cell grows for seco
 is looked at ``SETTLE_S`` after its end, when most of those whose prompts it met have told of them.
 
 More load brings prompts of requests that nothing is known of yet, and so do steps that all take longer, for requests
-then end later. So nothing is said where requests wait, where the median step is over 1.8 times the usual, or where more
-than usual run together when it begins. Only requests with token times. Bounded: 64 models; 3 requests per model and
-look, of 4,096 gaps; 64 under way; 512 prompts.
+then end later. So nothing is said where requests wait, or where more than usual run together when it begins, and the
+less the longer the median step is over its usual: half at 1.6 times, nothing at 1.8. Only requests with token times.
+Bounded: 64 models; 3 requests per model and look, of 4,096 gaps; 64 under way; 512 prompts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TIMES: Final = (3.0, 6.0)
 _SETTLED: Final = 8
 """Cells after which most of what ran in one has ended."""
 _SAME_LOAD: Final = 1.5
-_SAME_STEP: Final = 1.8
+_SAME_STEP: Final = (1.4, 1.8)
 _PIECE: Final = 32
 _RECENT: Final = 8
 _MOST: Final = 0.7
@@ -169,16 +169,17 @@ def _judge(
     step_s = sum([each.median_s for each in due]) / len(due)
     model.recent.extend(each.median_s for each in due)
     slowest_s = max(step_s, median(model.recent))
-    is_calm = not is_held_up and slowest_s <= _SAME_STEP * (model.step_s.value or 0.0)
+    usual_step_s = model.step_s.value
+    same = 1 - ramp(slowest_s / usual_step_s, *_SAME_STEP) if usual_step_s else 0.0
     is_more = load > _SAME_LOAD * (model.load.value or 0.0)
     for number in np.unique(np.floor(ends_s / CELL_S).astype(np.int64)).tolist():
         start_s = number * CELL_S
         share = _share(model, number)
         model.shares[number % CELLS] = max(model.shares[number % CELLS], share or 0.0)
         goes_on = start_s - model.held_s <= 2 * _AROUND * CELL_S
-        if share is None or usual is None or not is_calm or (is_more and not goes_on):
+        if share is None or usual is None or is_held_up or (is_more and not goes_on):
             continue
-        evidence = _MOST * ramp(share / max(usual, _FLOOR), *_TIMES)
+        evidence = same * _MOST * ramp(share / max(usual, _FLOOR), *_TIMES)
         evidence = confirmed(evidence, is_found=is_found)
         if evidence <= 0:
             continue
