@@ -99,7 +99,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         (
             "zzz: {}\n",
             "zzz (gpumon.yaml:1): unknown section; known are http, nvml, host, cadence, processes, numa, store, otlp, "
-            "requests, forward, export, servers, detect, state, recorder, log",
+            "requests, forward, export, servers, detect, explain, state, recorder, log",
         ),
         ("http: 5\n", "http = 5 (gpumon.yaml:1): expected keys and values below it"),
         ("http: [listen]\n", 'http = ["listen"] (gpumon.yaml:1): expected keys and values below it'),

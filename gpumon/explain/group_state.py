@@ -32,10 +32,10 @@ GROWN: Final = 1.25
 """Times the usual, from where on a batch or a context has grown."""
 BY_CHANCE: Final = 1.5
 """The same while no more came."""
-SPREADS: Final = 3.0
-"""Robust standard deviations over the median that are more than chance. One less where more came, else one more."""
-CAME: Final = 1.4
+CAME: Final = 1.3
 """Times the usual arrivals, over half a minute, from where on more come."""
+CAME_BY: Final = 2.0
+"""Robust standard deviations over the usual, likewise."""
 SLOW_GAPS: Final = 64
 _BEHIND: Final = 0.5
 _ALONE_S: Final = 0.5
@@ -381,7 +381,7 @@ class GroupState:
 
     def _grown(self, moments_s: Array) -> NDArray[np.bool_]:
         """Whether more came than usual, in the half minute before each moment."""
-        usual, brought = self.usual.arrivals.above(CAME, SPREADS), self.usual.brought.above(CAME, SPREADS)
+        usual, brought = self.usual.arrivals.above(CAME, CAME_BY), self.usual.brought.above(CAME, CAME_BY)
         if usual is None or brought is None:
             return np.zeros(len(moments_s), dtype=bool)
         seconds, places = np.unique(np.floor(moments_s).astype(np.int64), return_inverse=True)
@@ -394,8 +394,8 @@ class GroupState:
 
 def _at_most(values: Array, usual: Usual, room: float, grown: NDArray[np.bool_]) -> Array:
     """Those that have grown brought back to the median. Where more came than usual, less is more than chance."""
-    median, more = usual.value(), usual.above(GROWN, SPREADS - 1, room)
-    by_chance = usual.above(BY_CHANCE, SPREADS + 1, room)
+    median, more = usual.value(), usual.above(GROWN, 1.0, room)
+    by_chance = usual.above(BY_CHANCE, 4.0, room)
     if median is None or more is None or by_chance is None:
         return values
     return np.where(values > np.where(grown, more, by_chance), median, values)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, FastAPI, Query
 from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
 from gpumon import __version__, catalogue
@@ -54,7 +55,7 @@ def make_api(view: Callable[[], View], *more: APIRouter) -> FastAPI:
 
     @api.get("/", response_class=HTMLResponse, include_in_schema=False)
     def index() -> str:
-        return _INDEX
+        return _index({route.path for route in api.routes if isinstance(route, APIRoute)})
 
     @api.get("/api/v1/gpus")
     def gpus(uuid: Annotated[str | None, Query(max_length=96)] = None) -> list[Gpu]:
@@ -109,15 +110,29 @@ def _number(value: float | Distribution) -> float:
     return value
 
 
-_INDEX = """<!doctype html>
+_PAGES: Final = (
+    ("/metrics", "everything, for Prometheus"),
+    ("/metrics?names=dcgm", "under dcgm-exporter's names"),
+    ("/api/v1/gpus", "every GPU as JSON"),
+    ("/api/v1/incidents", "what was found, and what to do"),
+    ("/api/v1/diagnose", "why tokens were slow in the last half hour; /api/v1/surface has one latency of it"),
+    ("/api/v1/explained", "the newest slow requests; /api/v1/explain?trace_id= tells all of one"),
+    ("/api/v1/correlation", "which signals go with latency"),
+    ("/api/v1/sources", "whether the sources are well"),
+    ("/docs", "the JSON API"),
+)
+
+
+def _index(served: set[str]) -> str:
+    """Links to what this gpumon serves. served: paths of the API's own routes."""
+    items = "".join(
+        f'<li><a href="{path}">{path}</a>: {text}</li>\n'
+        for path, text in _PAGES
+        if not path.startswith("/api/") or path in served
+    )
+    return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>gpumon</title>
-<style>body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:3rem auto;padding:0 1rem}</style></head>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:3rem auto;padding:0 1rem}}</style></head>
 <body><h1>gpumon</h1><ul>
-<li><a href="/metrics">/metrics</a>: everything, for Prometheus</li>
-<li><a href="/metrics?names=dcgm">/metrics?names=dcgm</a>: under dcgm-exporter's names</li>
-<li><a href="/api/v1/gpus">/api/v1/gpus</a>: every GPU as JSON</li>
-<li><a href="/api/v1/incidents">/api/v1/incidents</a>: what was found, and what to do</li>
-<li><a href="/api/v1/sources">/api/v1/sources</a>: whether the sources are well</li>
-<li><a href="/docs">/docs</a>: the JSON API</li>
-</ul></body></html>
+{items}</ul></body></html>
 """

@@ -170,7 +170,7 @@ def touches(each: Sign, cell: int) -> bool:
     return (start < cell + 1 and end > cell) or start == end == cell + 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(stories())
 def test_a_board_is_a_list_of_signs_of_the_last_minutes(told: list[Told]) -> None:
     board = Board()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpumon.explain.board import Board
@@ -141,6 +141,7 @@ def test_steps_of_long_ago_change_nothing() -> None:
     assert lift(late, board_of(HOT)) == lift(found, board_of(HOT))
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 299), st.floats(0, 1), st.floats(0.01, 1)), min_size=1, max_size=60))
 def test_it_does_not_matter_in_which_order_or_together_with_what_steps_come(
     steps: list[tuple[int, float, float]],
@@ -154,6 +155,7 @@ def test_it_does_not_matter_in_which_order_or_together_with_what_steps_come(
     assert lift(one, board) == pytest.approx(lift(other, board))
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(-0.9, 5.0), min_size=SECONDS, max_size=SECONDS))
 def test_steps_that_came_early_make_no_lift_that_cannot_be(ratios: list[float]) -> None:
     found = lift(slowness(ratios.__getitem__), board_of(HOT))

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
+from gpumon.explain.board import CELL_S
 from gpumon.explain.causes import INDEX, LOAD, SLOWING, is_fault
 from gpumon.explain.shares import Claims, divide, sureness
 
@@ -23,6 +24,11 @@ WHOLE = {"weights", "load_first"}
 """What is the same for all stretches."""
 STOPPING = sorted(cause for cause in CAUSES if is_fault(cause) and cause not in SLOWING)
 FAULTS = [cause for cause in CAUSES if is_fault(cause) and cause != "straggler"]
+
+
+def around_s(actual_s: Array) -> Array:
+    """Time around steps of such lengths, (n, 1): the half second, where they are shorter."""
+    return np.maximum(actual_s, CELL_S)[:, None]
 
 
 def one(
@@ -46,11 +52,11 @@ def one(
 
     return Claims(
         excess_s=np.array([excess_s]),
-        actual_s=np.array([expected_s + excess_s]),
         expected_s=np.array([expected_s]),
         load_s=row(load_s)[None],
         evidence=row(evidence)[None],
         lost=row(lost)[None],
+        lost_s=around_s(np.array([expected_s + excess_s])) * row(lost)[None],
         weights=row(weights, 1.0),
         grown=np.array([grown]),
         load_first=load_first,
@@ -90,11 +96,11 @@ def claims(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Clai
     column = arrays(np.float64, rows, elements=seconds)
     return Claims(
         excess_s=draw(column),
-        actual_s=draw(column),
         expected_s=draw(column),
         load_s=load_s,
         evidence=draw(tables(rows, UNIT)),
         lost=draw(tables(rows, UNIT)),
+        lost_s=draw(tables(rows, seconds)),
         weights=draw(arrays(np.float64, WIDTH, elements=UNIT, fill=st.just(1.0))),
         grown=draw(arrays(np.bool_, rows)),
         load_first=draw(st.booleans()),
@@ -102,16 +108,12 @@ def claims(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Clai
 
 
 @given(claims())
-def test_what_is_divided_is_the_excess_no_more_and_no_less(told: Claims) -> None:
+def test_what_is_divided_is_the_excess_no_more_and_no_less_and_no_share_is_negative(told: Claims) -> None:
     shares = divide(told)
+    assert (shares >= 0).all()
     assert shares.shape == (len(told.excess_s), WIDTH)
     assert np.isfinite(shares).all()
     np.testing.assert_allclose(shares.sum(axis=1), told.excess_s, rtol=1e-9, atol=1e-200)
-
-
-@given(claims())
-def test_no_share_is_negative(told: Claims) -> None:
-    assert (divide(told) >= 0).all()
 
 
 def test_load_that_takes_all_leaves_nothing_below_nothing() -> None:
@@ -122,12 +124,13 @@ def test_load_that_takes_all_leaves_nothing_below_nothing() -> None:
     load_s[:, INDEX["long_context"]] = random.uniform(0.01, 1.0, rows)
     evidence[:, INDEX["thermal_throttle"]] = 0.3
     excess_s = random.uniform(0.0, 0.02, rows)
-    told = Claims(excess_s, excess_s, excess_s, load_s, evidence, evidence, np.ones(WIDTH), np.zeros(rows, dtype=bool))
-    shares = divide(told._replace(grown=~told.grown))
+    told = Claims(excess_s, excess_s, load_s, evidence, evidence, evidence, np.ones(WIDTH), np.ones(rows, dtype=bool))
+    shares = divide(told)
     assert (shares >= 0).all()
     np.testing.assert_allclose(shares.sum(axis=1), excess_s, rtol=1e-9)
 
 
+@settings(max_examples=25)
 @given(claims())
 def test_what_is_handed_in_stays_as_it_is(told: Claims) -> None:
     before = [np.copy(column) for column in told]
@@ -137,6 +140,7 @@ def test_what_is_handed_in_stays_as_it_is(told: Claims) -> None:
     np.testing.assert_array_equal(divide(told), first)
 
 
+@settings(max_examples=50)
 @given(claims())
 def test_a_stretch_is_divided_alike_whatever_others_there_are(told: Claims) -> None:
     whole = divide(told)
@@ -148,15 +152,15 @@ def test_a_stretch_is_divided_alike_whatever_others_there_are(told: Claims) -> N
         np.testing.assert_allclose(divide(alone)[0], whole[row], rtol=1e-9, atol=1e-9 * told.excess_s[row])
 
 
-LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
+LEVELS = (0.0, 0.2, 0.3, 0.5, 0.8, 1.0)
 
 
 def grid(cause: str, rival: str, *, load_first: bool = True) -> Claims:
     """All combinations of a cause with a rival, with load of several worths, and of their evidence and caps."""
     axes = np.meshgrid(
-        *((0.003, 0.01, 0.03, 0.2), (0.01, 0.05)),  # excess, expected
+        *((0.003, 0.02, 0.2), (0.01, 0.05)),  # excess, expected
         *((0.0, 0.4, 1.0), (0.0, 0.4, 1.0), (0.2,)),  # of the cause and of the rival evidence; its cap
-        *((0.0, 0.05, 0.2, 0.6), (0.0, 0.005, 0.1), (0.0, 0.005)),  # cap, batch, prefill
+        *((0.0, 0.1, 0.6), (0.0, 0.005, 0.1), (0.0, 0.005)),  # cap, batch, prefill
         (0.0, 1.0),
     )
     excess, expected, evidence, other, other_lost, lost, batch, prefill, grown = (axis.ravel() for axis in axes)
@@ -164,8 +168,10 @@ def grid(cause: str, rival: str, *, load_first: bool = True) -> Claims:
     tables[:2, :, INDEX[rival]] = other, other_lost
     tables[:2, :, INDEX[cause]] = evidence, lost
     tables[2, :, INDEX["batch_growth"]], tables[2, :, INDEX["prefill_interference"]] = batch, prefill
-    weights = np.ones(WIDTH)
-    return Claims(excess, expected + excess, expected, tables[2], tables[0], tables[1], weights, grown > 0, load_first)
+    lost_s = around_s(expected + excess) * tables[1]
+    return Claims(
+        excess, expected, tables[2], tables[0], tables[1], lost_s, np.ones(WIDTH), grown > 0, load_first=load_first
+    )
 
 
 def rises(told: Claims, cause: str, column: str) -> bool:
@@ -175,6 +181,8 @@ def rises(told: Claims, cause: str, column: str) -> bool:
         values = np.copy(getattr(told, column))
         values[..., INDEX[cause]] = level
         raised: dict[str, Any] = {column: values}
+        if column == "lost":
+            raised["lost_s"] = values * around_s(told.expected_s + told.excess_s)
         after = divide(told._replace(**raised))[:, INDEX[cause]]
         if not (after >= before - 1e-9 * told.excess_s).all():
             return False
@@ -189,11 +197,12 @@ def test_more_evidence_for_a_cause_never_lowers_its_share(rival: str, load_first
     assert [cause for cause, claims in told.items() if not rises(claims, cause, "evidence")] == []
 
 
-@pytest.mark.parametrize("column", ["lost", "weights"])
+@pytest.mark.parametrize("column", ["lost", "lost_s", "weights"])
 def test_a_higher_cap_or_a_higher_lift_never_lowers_a_share(column: str) -> None:
     assert [cause for cause in CAUSES[:-1] if not rises(grid(cause, "pcie"), cause, column)] == []
 
 
+@settings(max_examples=50)
 @given(claims(above(1e-6, 10.0)))
 def test_a_cause_without_evidence_or_load_has_no_share(told: Claims) -> None:
     shares = divide(told)
@@ -211,7 +220,7 @@ def test_where_nothing_held_and_load_is_as_usual_all_is_unexplained(excess_s: fl
 
 def test_without_stretches_there_is_nothing_to_divide() -> None:
     none, table = np.zeros(0), np.zeros((0, WIDTH))
-    told = Claims(none, none, none, table, table, table, np.ones(WIDTH), np.zeros(0, dtype=bool))
+    told = Claims(none, none, table, table, table, table, np.ones(WIDTH), np.zeros(0, dtype=bool))
     assert divide(told).shape == divide(told._replace(load_first=False)).shape == (0, WIDTH)
 
 

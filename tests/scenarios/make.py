@@ -71,6 +71,12 @@ LONG_ANSWERS: Final = [
 LOADS: Final = {"kv_shrink": LONG_ANSWERS}
 """Of kinds that need one of their own."""
 
+LONG_PROMPTS: Final = [
+    LOAD[0] | {"arrivals": {"process": "poisson", "per_s": 0.7}, "prompts": {"8k": 1}},
+    LOAD[1],
+]
+"""What page faults cost grows with the context: at a few thousand tokens it is next to nothing."""
+
 GPU: Final = "gpu"
 STRENGTHS: Final = ("weak", "mid", "strong")
 
@@ -159,6 +165,9 @@ CONFOUNDERS: Final[dict[str, list[dict[str, object]]]] = {
     "half_idle_server": [{"kind": "idle", "at_s": 80, "for_s": 120, "server": "dense-0", "strength": 0.7}],
     "warm_up": [{"kind": "warm_up", "at_s": 60, "for_s": 60, "server": "dense-0"}],
     "driver_restart": [{"kind": "driver_restart", "at_s": 120, "for_s": 8}],
+    "batch_growth_of_experts": [
+        {"kind": "batch_growth", "at_s": 100, "for_s": 100, "server": "moe-0", "strength": 2.5}
+    ],
     "short_job": [
         {"kind": "short_job", "at_s": 60, "for_s": 3, "gpu": 2},
         {"kind": "short_job", "at_s": 150, "for_s": 4, "gpu": 5},
@@ -204,6 +213,11 @@ def files() -> dict[str, str]:
         fault = {"kind": "process_stopped", "at_s": 120, "for_s": for_s, "server": "dense-0"}
         found[f"process_stopped_{word}"] = scenario(
             f"process_stopped_{word}", f"A server's processes stopped for {for_s:g} s.", 200, [fault]
+        )
+    for word, strength in zip(STRENGTHS, ALONE["page_faults"][2], strict=True):
+        fault = {"kind": "page_faults", "at_s": 120, "for_s": 90, "server": "dense-0", "strength": float(strength)}
+        found[f"page_faults_long_{word}"] = scenario(
+            f"page_faults_long_{word}", f"page_faults at long contexts, {word}.", 240, [fault], load=LONG_PROMPTS
         )
     for kind, keys in ONCE.items():
         found[kind] = scenario(kind, f"{kind} alone.", 240, [{"kind": kind, "at_s": 120} | keys])

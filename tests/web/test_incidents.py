@@ -72,10 +72,20 @@ def test_an_incident_is_told_in_full_with_unix_times(api: Api) -> None:
         "recovery_seconds": None,
         "evidence": [{"name": "sm_clock", "observed": 1.005e9, "unit": "hertz", "baseline": 1.41e9}],
         "requests": 0,
+        "causes": {},
         "traces": [],
         "recording": None,
         "restored": False,
     }
+
+
+def test_its_causes_are_told_with_the_seconds_lost_the_largest_first(api: Api) -> None:
+    api.book.step(finding())
+    api.book.step(finding())
+    (incident,) = api.book.ledger.recent(0.0)
+    incident.causes = (("thermal_throttle", 12.3456789), ("batch_growth", 0.5))
+    (told,) = api.get().json
+    assert list(told["causes"].items()) == [("thermal_throttle", 12.345679), ("batch_growth", 0.5)]
 
 
 def test_a_closed_one_says_when_and_how_long_it_took(api: Api) -> None:

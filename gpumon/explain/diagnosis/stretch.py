@@ -34,6 +34,7 @@ WELL: Final = 0.2
 BEFORE_CELLS: Final = 30
 BEFORE_LEAST: Final = 2
 CHANGES: Final = 60
+_NO_TIME_S: Final = 1e-9
 _LATENCIES: Final = (
     ("time_to_first_token", "time to first token", "first_token_s", Unit.SECONDS),
     ("tokens_per_second", "decode tokens/s of a request", "tokens_per_s", Unit.NONE),
@@ -166,9 +167,9 @@ def _hottest(excess: Floats) -> tuple[int, int]:
 def _well(excess: Floats, busy_s: Floats, first: int, last: int) -> NDArray[np.bool_]:
     """Cells in which an engine worked and was about as slow as it is when it is well. first, last: the hottest ones."""
     worked = busy_s > 0
-    shares = np.where(worked, excess / np.where(worked, busy_s, 1.0), np.nan)
+    shares = np.where(worked, excess / np.maximum(busy_s, _NO_TIME_S), np.nan)
     inside = slice(first, last + 1)
-    worst = float(excess[inside].sum() / max(busy_s[inside].sum(), 1e-9))
+    worst = float(excess[inside].sum() / max(busy_s[inside].sum(), _NO_TIME_S))
     usual = min(figures.quantile(shares, 0.25) or 0.0, worst / 2)
     well: NDArray[np.bool_] = worked & (shares <= usual + WELL * (worst - usual))
     return well
