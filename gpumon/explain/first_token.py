@@ -105,6 +105,7 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
         expected_s=expected_s,
         load_s=load_s,
         evidence=waited.prompt_evidence,
+        before=waited.prompt_evidence,
         lost=waited.prompt_lost,
         lost_s=waited.prompt_lost_s,
         weights=weights,

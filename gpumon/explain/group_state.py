@@ -148,6 +148,7 @@ class GroupState:
                 expected_s=slow.expected_s,
                 load_s=load_s,
                 evidence=evidence,
+                before=self._before(slow.ends_s, around),
                 lost=lost,
                 lost_s=lost_s,
                 weights=around.weights,
@@ -260,7 +261,7 @@ class GroupState:
         beside, lengths = around.others.between(admitted, firsts)
         wait_tokens, wait_length = around.others.between(starts, admitted)
         wait_evidence, _, wait_lost_s = self._conditions(starts, np.maximum(admitted, starts), around)
-        before_evidence, _, _ = self._conditions(starts - BEFORE_S, admitted, around)
+        before_evidence, _, _ = self._conditions(np.maximum(starts - BEFORE_S, 0.0), admitted, around)
         evidence, lost, lost_s = self._conditions(admitted, firsts, around)
         judged: Judged | None = judge(
             Waited(
@@ -357,6 +358,20 @@ class GroupState:
         cells = np.floor(ends_s / CELL_S) - np.floor(starts_s / CELL_S) + 1
         return evidence, lost, lost * (CELL_S * cells)[:, None]
 
+    def _before(self, moments_s: Array, around: _Around) -> Array:
+        """Greatest evidence at each moment and in the ``BEFORE_S`` before it, by cause: (n, CAUSES)."""
+        evidence = np.zeros((len(moments_s), len(CAUSES)))
+        if len(moments_s):
+            begin_s = max(0.0, float(moments_s.min()) - BEFORE_S)
+            conditions = around.board.conditions(around.keys, begin_s, float(moments_s.max()))
+            if conditions.causes:
+                width = round(BEFORE_S / CELL_S)
+                padded = np.pad(conditions.evidence, ((0, 0), (width, 0)))
+                newest = np.lib.stride_tricks.sliding_window_view(padded, width + 1, axis=1).max(axis=2)
+                cells = (moments_s / CELL_S).astype(np.intp) - conditions.first
+                evidence[:, list(conditions.causes)] = newest[:, cells].T
+        return evidence
+
     def _alone(self, slow: Slow) -> NDArray[np.bool_]:
         """Of every slow stretch, whether the request waited for a token while the others went on as always."""
         lengths_s = slow.ends_s - slow.starts_s
@@ -373,7 +388,7 @@ class GroupState:
             return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
         begin_s, end_s = float(steps.starts_s.min()), float(steps.ends_s.max())
         moments: Array = np.arange(int(begin_s / CELL_S), int(end_s / CELL_S) + 1, dtype=np.float64) * CELL_S
-        evidence, _, _ = self._conditions(moments, moments, around)
+        evidence = self._before(moments, around)
         grown = self._grown(moments)
         behind = (held_up(evidence, around.weights) > _BEHIND) & ~grown
         cells = (steps.ends_s / CELL_S).astype(np.intp) - int(begin_s / CELL_S)

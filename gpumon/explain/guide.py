@@ -5,28 +5,110 @@ from __future__ import annotations
 from typing import Final
 
 INTRO: Final = """\
-A token is *slow* when it came later than it usually does under the load that the server usually
-has. gpumon says by how much, and divides that excess among causes. What nothing explains is `unexplained`, and is
-shown: the causes of a request add up to its excess, exactly.
+A token is *slow* when it came later than it usually does under the load that the server usually has. gpumon says by
+how much, and divides that excess among causes. What nothing explains is `unexplained`, and is shown: the causes of a
+request add up to its excess.
+
+- [Asking](#asking): on the command line, in Prometheus, on spans, as JSON
+- [What `gpumon explain` says](#what-gpumon-explain-says) of one request
+- [What `gpumon diagnose` says](#what-gpumon-diagnose-says) of a period
+- [How it is worked out](#how-it-is-worked-out), and [what it cannot do](#what-it-cannot-do)
+- [Causes](#causes), [correlation](#correlation), [dimensions](#dimensions)
+
+## Asking
 
 ```console
 $ gpumon diagnose                     # the last half hour: what was slow, why, and what to do
+$ gpumon diagnose --since 90s --model llama-3.1-8b
 $ gpumon diagnose --html report.html  # the same as one file, with plots
+$ gpumon diagnose node.rec            # of a recording, on any machine
 $ gpumon explain 4bf92f3577b34da6a3ce929d0e0e4736   # one request: its tokens, the slow gaps, the causes under each
 ```
 
-In Prometheus: `rate(gpumon_slow_token_seconds_total[5m])` by `cause`; its sum over causes is
-`gpumon_token_excess_seconds_total`. On spans that are forwarded: `gpumon.cause`, `gpumon.excess_ms`,
-`gpumon.cause.shares` and `gpumon.cause.evidence`. As JSON: `/api/v1/explain?trace_id=`, `/api/v1/explained`,
-`/api/v1/diagnose`, `/api/v1/correlation`, `/api/v1/surface`.
+They ask the gpumon at `http://127.0.0.1:9450`, or at `--url`; it needs `explain.enabled`, `detect.enabled` and
+`otlp.enabled`, which are on unless switched off, and `http.ui`. With `--json` they print what the API answers.
+
+- **Prometheus**: `gpumon_slow_token_seconds_total{server,model,phase,cause}`, phases `first_token` and `decode`; its
+  sum over causes is `gpumon_token_excess_seconds_total`. `gpumon_explained_requests_total{outcome}` counts requests
+  that were slow, on time, or could not be judged. `gpumon_correlation{x,y}`: strong pairs only.
+- **Spans** that are forwarded: `gpumon.excess_ms`, `gpumon.cause`, `gpumon.cause.shares`
+  (`thermal_throttle=1727.0`, in milliseconds) and `gpumon.cause.evidence`
+  (`thermal_throttle: sm_clock 1.185e+09 hertz (usually 1.98e+09)`).
+- **Incidents**: `causes`, the seconds by which the requests that an incident touched were late, by cause.
+- **JSON**: `/api/v1/explain?trace_id=`, `/api/v1/explained`, `/api/v1/diagnose`, `/api/v1/correlation` and
+  `/api/v1/surface`; `/docs` describes them.
+
+```promql
+# What costs the users of a model most? (seconds lost each second, by cause)
+topk(5, sum by (model, cause) (rate(gpumon_slow_token_seconds_total[5m])))
+```
+
+## What `gpumon explain` says
+
+Of a request of `gpumon demo`, while one of its model's four GPUs was too hot; shortened:
+
+```
+llama-3.1-70b-instruct on gpumon, tenant acme
+…
+Prompt 2,057 tokens (1,234 cached), 363 made, 58.6 tokens/s after the first
+First token after 166 ms, usually 90.3 ms, 7.73 ms of it queued
+The tokens after it took 6.18 s, usually 4.25 s
+Late by 2 s: 73.9 ms until the first token, 1.93 s between tokens
+
+Why
+A GPU too hot                █████████████████▎     1.73 s   86 %  fault
+  sm clock 1,185 MHz, usually 1,980 MHz; 16.2 times as much lateness while it held
+B prefill of others          ██▊                    272 ms   14 %  load
+  prompt tokens of others 3,299
+
+Tokens (363 steps; ▁ 15.9 ms and less, █ 78.7 ms)
+··██▁▁▁▁▁▁▁▁▁▁▁██▁▁▁▁▁▁▁▁▁▁█▁▇▁▁▁▁▁█▁▁▁▁▁▁▁▁▁▁▁█▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
+  AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
+…
+     At     took  usually  tokens  what held meanwhile
+0.166 s  77.1 ms  11.6 ms       1  GPU too hot 52 %, prefill of others 48 % (sm
+                                   clock 1,185 MHz, usually 1,980 MHz)
+0.266 s   522 ms   386 ms      33  GPU too hot 100 % (sm clock 1,185 MHz,
+                                   usually 1,980 MHz)
+```
+
+*Usually* is what is expected under the load that the server usually has. A row of the last table is one long gap, or a
+stretch of about a second whose tokens were all somewhat late. "Times as much lateness while it held" is the lift.
+
+## What `gpumon diagnose` says
+
+The verdict comes first, then what it rests on, then what to do. What has nothing to say is left out.
+
+- **Causes**: seconds lost by cause, with the figure behind each. **Time lost**: when.
+- **What was different**: [dimensions](#dimensions), their mean over slow requests and over the others, and r with
+  response time. *bad* is past its healthy bound on slow requests, and clearly worse there than on the others;
+  *suspect* goes with slowness.
+- **The worst stretch**: every signal of the engine that lost most, before and during.
+- **Requests to look at**: those that were late by most, with the command that explains each.
+- **Incidents**: what detectors found meanwhile, with the causes of the requests that they touched. **Servers**: who
+  lost how much.
+- **What goes together**: strong [correlations](#correlation).
+- **Tenants**: tokens/s of each one's requests against how many tenants were active.
+- **Batch**: how full it is, and what rare queries wait beside frequent ones (by `prompt_hash`, else by tenant).
+- **Context lengths**: mean, P95 and decode tokens/s by length. Normalised throughput is tokens/s ÷ max(1,
+  context / 8192).
+- **Response surface**: a quantile of the response time over two attributes of requests: `--x`, `--y`, `--quantile`,
+  else those with which it varies most.
+- **Quality and token rate**: evaluation scores against tokens/s, by prompt group.
+- **What to do**, by cause, the dearest first. **Not told**: what could not be judged, and why.
+
+A request counts as slow here when its excess is over 5 % of what was expected, and over 20 ms.
+
+gpumon keeps the newest 16,384 requests, and of the newest 1,024 slow ones the times of their tokens. A running gpumon
+answers for two hours at most (`--since 2h`), a recording for all of its length.
 
 ## How it is worked out
 
 **Groups.** Requests that share a batch slow one another down. All is by engine: the kind of server, its model, and
-the GPUs (or, where there are none, the process) that its requests are bound to.
+the GPUs (or, where there are none, the process or container) that its requests are bound to.
 
-**When.** A request is explained once, `explain.delay_s` after it is complete: what ran beside it has ended by then,
-and counters that are read every five seconds have been read. Forwarded spans wait as long.
+**When.** A request is explained once, `explain.delay_s` (8 s) after it is complete: what ran beside it has ended by
+then, and counters that are read every five seconds have been read. Forwarded spans wait as long.
 
 **Expected.** How long a decode step takes with so many requests in the batch and so much context in all: a rolling
 median of the steps of the last minutes, for sizes of batch four to a doubling, with a slope for context. Steps in
@@ -36,8 +118,9 @@ expected (`gpumon_explained_requests_total{outcome="cold"}`). Where something wa
 quantile of the touched ones has to do. First tokens likewise: the usual wait, and what a prompt of that length takes.
 
 **Slow.** A step of over 1.5 times what is expected; or a second whose steps took over 1.06 times that on the mean (a
-GPU that is a tenth slower makes no gap that stands out, and yet every token is late). The excess is what it took,
-less what was expected.
+GPU that is a tenth slower makes no gap that stands out, and yet every token is late). A wait that is longer than one
+in twenty waits; a prompt that took over 1.25 times what prompts of its length take. The excess is what it took, less
+what was expected: the tolerance decides what is slow, and is no discount.
 
 **Load.** What load adds is worked out: prompt tokens of others that were computed meanwhile, by what such a token
 usually costs; what a larger batch or longer contexts than usual add, by what is expected of them.
@@ -45,8 +128,8 @@ usually costs; what a larger batch or longer contexts than usual add, by what is
 **Conditions.** Witnesses say for every GPU, process, server and the host, in half seconds, which conditions held: how
 sure that is against what is usual there (*evidence*, 0 to 1), and how much of the time it can have cost at most. A
 condition claims what load does not explain, up to that, by its evidence and its *lift*: how many times as much excess
-there was in the last five minutes while it held than while it did not. One that holds all the time and costs nothing
-has a lift of 1, and is not blamed. Claims that are too much share in proportion.
+there was in the last five minutes while it held than while it did not. One that holds and costs nothing has a lift of
+1, and is not blamed. Claims that are too much share in proportion.
 
 **Roots.** A batch that grows behind slow hardware, and the queue before it, are the hardware's, unless more requests
 came than usual. A rank that is late for a reason of its own is not a `straggler`: its peers are victims, and the
@@ -54,19 +137,25 @@ reason is the cause.
 
 How right all this is, is measured on simulated nodes whose every late second is accounted for, on seeds that were not
 looked at while it was built (`benchmarks/attribution.py`), and on a real llama.cpp with real faults (`tests/live`);
-docs/BENCHMARKS.md has the figures.
+[BENCHMARKS.md](BENCHMARKS.md) has the figures.
 
 ## What it cannot do
 
 - Without token times (released vLLM tells when a request began, its first token came and it ended) the whole decoding
-  of a request is one stretch: a short stall in a long answer is too little to be seen.
+  of a request is one stretch, and slow from 1.15 times on: a short stall in a long answer is too little to be seen.
+  [TOKENS.md](TOKENS.md#what-makes-explanations-better) says what each field is good for.
+- It compares with what it has seen. In the first minute after a start there is little of that: a server that has been
+  slow all along is usual, and what a batch of a size never seen takes is a guess.
 - Requests that still run are not known unless their server tells of them at their begin. While answers take minutes,
   the prompts computed in their midst are known only by the server's own counters.
 - Where requests are bound to no GPU and no process, only load and the server's page can explain anything:
   `gpumon_requests_unbound_total` says why.
+- Of causes that begin and end together nobody can say how much each took; they share by what they can have cost.
 - A cause that no counter shows is `unexplained`. `gpumon doctor` says what is not watched here.
 
 ## Causes
+
+*Fault*: the same work took longer than it had to. *Load*: there was more work, and nothing is broken.
 """
 
 CORRELATION: Final = """
@@ -75,11 +164,11 @@ CORRELATION: Final = """
 Every ten seconds, for every group: Pearson's r of each dimension below with the P95 of time to first token, the P95
 of inter-token latency and tokens per second, at one value a second over ten minutes, at the lag within five seconds
 at which |r| is greatest; and of SM and DRAM activity, clocks, power and throttling with token times in tenths of a
-second over a minute. Neighbouring seconds are alike, so the number of samples that counts is smaller (by the
-autocorrelation of both, `n_eff`); a pair is *strong* where |r| > 0.7, `n_eff` is at least 10, and chance would bring
-it about less than once in a hundred such matrices. Only strong pairs are exported (`gpumon_correlation{x,y}`,
-`gpumon_correlation_lag_seconds`); the whole matrix is at `/api/v1/correlation`. Correlation is no cause: it is there
-to find what no witness looks for.
+second over a minute, within half a second. Neighbouring seconds are alike, so the number of samples that counts is
+smaller (by the autocorrelation of both, `n_eff`); a pair is *strong* where |r| > 0.7, `n_eff` is at least 10, and
+chance would bring it about less than once in a hundred such matrices. Only strong pairs of the first kind are exported
+(`gpumon_correlation{x,y}`, where y is a model's, and `gpumon_correlation_lag_seconds`), 64 at most; all of both
+matrices is at `/api/v1/correlation`. Correlation is no cause: it is there to find what no witness looks for.
 
 ## Dimensions
 

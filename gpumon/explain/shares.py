@@ -62,6 +62,8 @@ class Claims(NamedTuple):
     """(n, CAUSES): seconds that load is worth; 0 elsewhere."""
     evidence: Array
     """(n, CAUSES)"""
+    before: Array
+    """(n, CAUSES): the greatest in it and in the seconds before: what a batch grows behind."""
     lost: Array
     """(n, CAUSES): mean share of the time around that each condition can have taken."""
     lost_s: Array
@@ -83,20 +85,22 @@ def divide(claims: Claims) -> Array:
     load = claims.load_s.copy()
     # Whatever the load is worth, it is no more than the excess.
     load *= np.minimum(1.0, excess / np.maximum(load.sum(axis=1), 1e-12))[:, None]
-    behind = np.where(claims.grown, 0.0, held_up(claims.evidence, claims.weights))
+    behind = np.where(claims.grown, 0.0, held_up(claims.before, claims.weights))
     inherited = (load[:, _GROWS] * behind[:, None]).sum(axis=1)
     load[:, _GROWS] *= 1 - behind[:, None]
+    roots = np.where(_HOLDS_UP, sureness(claims.before) * claims.weights, 0.0)
+    roots[:, _STRAGGLER] *= 1 - np.where(_SPECIFIC, roots, 0.0).max(axis=1)
+    whole = roots.sum(axis=1)
+    roots *= np.divide(inherited, whole, out=np.zeros(len(whole)), where=whole > 0)[:, None]
     faults = np.where(_FAULT, sure * claims.weights, 0.0).max(axis=1)
     sure[:, _LOAD] *= np.where(claims.grown, 1.0, 1 - faults)[:, None]
     # Pauses between steps are seen in the excess itself: where something else is there, they are that.
     sure[:, INDEX["queueing"]] *= np.where(claims.grown, 1 - faults, 1.0)
-    rest = np.maximum(excess - load.sum(axis=1), 0.0)
+    rest = np.maximum(excess - load.sum(axis=1) - roots.sum(axis=1), 0.0)
     # Work that is longer by a factor, or time in which nothing went on: that may all be in this one step.
     work = claims.expected_s + load.sum(axis=1)
     slowed = work[:, None] * claims.lost / np.maximum(1 - claims.lost, 1e-3)
-    # What the batch has grown by behind it comes on top, however much that is.
     bounds = _ROOM * np.where(_SLOWING, slowed, np.maximum(slowed, claims.lost_s))
-    bounds += np.where(_HOLDS_UP, inherited[:, None], 0.0)
     most = rest if claims.load_first else excess
     wanted = sure * claims.weights * np.minimum(bounds, most[:, None])
     sums = wanted.sum(axis=1) + (0.0 if claims.load_first else load.sum(axis=1))
@@ -104,12 +108,12 @@ def divide(claims: Claims) -> Array:
     wanted *= fits
     if not claims.load_first:
         load *= fits
-        rest = np.maximum(excess - load.sum(axis=1), 0.0)
+        rest = np.maximum(excess - load.sum(axis=1) - roots.sum(axis=1), 0.0)
     left = np.maximum(rest - wanted.sum(axis=1), 0.0)
     worth = load.sum(axis=1)
     more = np.minimum(left, _STRETCH * worth)
     load *= (1 + np.divide(more, worth, out=np.zeros(len(worth)), where=worth > 0))[:, None]
-    shares = load + wanted
+    shares = load + roots + wanted
     shares[:, _UNEXPLAINED] += np.maximum(excess - shares.sum(axis=1), 0.0)
     # Rounding: the sum is the excess.
     total = shares.sum(axis=1)

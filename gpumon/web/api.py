@@ -7,7 +7,6 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, FastAPI, Query
 from fastapi.responses import HTMLResponse
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
 from gpumon import __version__, catalogue
@@ -55,7 +54,7 @@ def make_api(view: Callable[[], View], *more: APIRouter) -> FastAPI:
 
     @api.get("/", response_class=HTMLResponse, include_in_schema=False)
     def index() -> str:
-        return _index({route.path for route in api.routes if isinstance(route, APIRoute)})
+        return _index(set(api.openapi()["paths"]))
 
     @api.get("/api/v1/gpus")
     def gpus(uuid: Annotated[str | None, Query(max_length=96)] = None) -> list[Gpu]:

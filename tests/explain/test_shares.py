@@ -36,13 +36,14 @@ def one(
     expected_s: float = 0.020,
     *,
     evidence: dict[str, float] | None = None,
+    before: dict[str, float] | None = None,
     lost: dict[str, float] | None = None,
     load_s: dict[str, float] | None = None,
     weights: dict[str, float] | None = None,
     grown: bool = False,
     load_first: bool = True,
 ) -> Claims:
-    """One slow stretch; causes that are not named have nothing, weights of 1."""
+    """One slow stretch; causes that are not named have nothing, weights of 1. before: evidence in the seconds before."""
 
     def row(told: dict[str, float] | None, other: float = 0.0) -> Array:
         values = np.full(WIDTH, other)
@@ -55,6 +56,7 @@ def one(
         expected_s=np.array([expected_s]),
         load_s=row(load_s)[None],
         evidence=row(evidence)[None],
+        before=np.maximum(row(evidence), row(before))[None],
         lost=row(lost)[None],
         lost_s=around_s(np.array([expected_s + excess_s])) * row(lost)[None],
         weights=row(weights, 1.0),
@@ -94,11 +96,13 @@ def claims(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Clai
     load_s = draw(tables(rows, seconds))
     load_s[:, [cause not in LOAD for cause in CAUSES]] = 0.0
     column = arrays(np.float64, rows, elements=seconds)
+    evidence = draw(tables(rows, UNIT))
     return Claims(
         excess_s=draw(column),
         expected_s=draw(column),
         load_s=load_s,
-        evidence=draw(tables(rows, UNIT)),
+        evidence=evidence,
+        before=np.maximum(evidence, draw(tables(rows, UNIT))),
         lost=draw(tables(rows, UNIT)),
         lost_s=draw(tables(rows, seconds)),
         weights=draw(arrays(np.float64, WIDTH, elements=UNIT, fill=st.just(1.0))),
@@ -124,8 +128,8 @@ def test_load_that_takes_all_leaves_nothing_below_nothing() -> None:
     load_s[:, INDEX["long_context"]] = random.uniform(0.01, 1.0, rows)
     evidence[:, INDEX["thermal_throttle"]] = 0.3
     excess_s = random.uniform(0.0, 0.02, rows)
-    told = Claims(excess_s, excess_s, load_s, evidence, evidence, evidence, np.ones(WIDTH), np.ones(rows, dtype=bool))
-    shares = divide(told)
+    table = (evidence,) * 4
+    shares = divide(Claims(excess_s, excess_s, load_s, *table, np.ones(WIDTH), np.ones(rows, dtype=bool)))
     assert (shares >= 0).all()
     np.testing.assert_allclose(shares.sum(axis=1), excess_s, rtol=1e-9)
 
@@ -169,8 +173,10 @@ def grid(cause: str, rival: str, *, load_first: bool = True) -> Claims:
     tables[:2, :, INDEX[cause]] = evidence, lost
     tables[2, :, INDEX["batch_growth"]], tables[2, :, INDEX["prefill_interference"]] = batch, prefill
     lost_s = around_s(expected + excess) * tables[1]
+    evidence, before = tables[0], tables[0]
     return Claims(
-        excess, expected, tables[2], tables[0], tables[1], lost_s, np.ones(WIDTH), grown > 0, load_first=load_first
+        *(excess, expected, tables[2], evidence, before, tables[1], lost_s, np.ones(WIDTH), grown > 0),
+        load_first=load_first,
     )
 
 
@@ -181,6 +187,8 @@ def rises(told: Claims, cause: str, column: str) -> bool:
         values = np.copy(getattr(told, column))
         values[..., INDEX[cause]] = level
         raised: dict[str, Any] = {column: values}
+        if column == "evidence":
+            raised["before"] = values
         if column == "lost":
             raised["lost_s"] = values * around_s(told.expected_s + told.excess_s)
         after = divide(told._replace(**raised))[:, INDEX[cause]]
@@ -206,7 +214,7 @@ def test_a_higher_cap_or_a_higher_lift_never_lowers_a_share(column: str) -> None
 @given(claims(above(1e-6, 10.0)))
 def test_a_cause_without_evidence_or_load_has_no_share(told: Claims) -> None:
     shares = divide(told)
-    absent = (told.evidence == 0) & (told.load_s == 0)
+    absent = (told.evidence == 0) & (told.before == 0) & (told.load_s == 0)
     absent[:, INDEX["unexplained"]] = False
     assert (shares[absent] == 0).all()
 
@@ -220,7 +228,7 @@ def test_where_nothing_held_and_load_is_as_usual_all_is_unexplained(excess_s: fl
 
 def test_without_stretches_there_is_nothing_to_divide() -> None:
     none, table = np.zeros(0), np.zeros((0, WIDTH))
-    told = Claims(none, none, table, table, table, table, np.ones(WIDTH), np.zeros(0, dtype=bool))
+    told = Claims(none, none, *(table,) * 5, np.ones(WIDTH), np.zeros(0, dtype=bool))
     assert divide(told).shape == divide(told._replace(load_first=False)).shape == (0, WIDTH)
 
 
@@ -312,6 +320,18 @@ def test_a_batch_that_grew_behind_a_sure_fault_is_the_faults() -> None:
     found = parts(one(0.0217, 0.020, evidence=FAULT, lost=CAP, load_s={"batch_growth": 0.005}))
     assert "batch_growth" not in found
     assert found["thermal_throttle"] > 0.95
+
+
+def test_a_batch_that_grew_behind_a_fault_that_is_over_is_the_faults_and_no_more_of_it() -> None:
+    told = one(0.020, 0.020, before=FAULT, load_s={"batch_growth": 0.005})
+    assert parts(told) == {"thermal_throttle": pytest.approx(0.25), "unexplained": pytest.approx(0.75)}
+    assert "thermal_throttle" not in parts(told._replace(grown=np.array([True])))
+
+
+def test_a_batch_that_grew_behind_two_faults_is_half_of_each() -> None:
+    both = {"thermal_throttle": 1.0, "cpu_starvation": 0.9}
+    found = parts(one(0.010, 0.020, before=both, load_s={"batch_growth": 0.010}))
+    assert found == dict.fromkeys(both, pytest.approx(0.5))
 
 
 def test_a_batch_that_grew_because_more_requests_came_is_load_beside_a_fault() -> None:
