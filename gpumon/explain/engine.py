@@ -134,6 +134,7 @@ class Explanation:
             self._ask(witness, scene, incidents)
         self._take(scene)
         entities = self._entities(scene)
+        self._read_pages(scene)
         self.dimensions.feed(scene, list(self._groups))
         due: dict[Group, list[Due]] = {}
         while self._waiting and self._waiting[0].due_s <= at_s:
@@ -199,6 +200,16 @@ class Explanation:
             tokens = [made for made in map(_token_s, taken) if made is not None]
             if tokens:
                 state.load.add_tokens(np.concatenate(tokens))
+
+    def _read_pages(self, scene: Scene) -> None:
+        """Prompt tokens that servers' pages counted, to the one group of each model."""
+        grown = [growth for growth in scene.grown(catalogue.SERVER_TOKENS) if growth.labels[-1] == "prompt"]
+        pages = Counter(labels[1] for labels in scene.values(catalogue.SERVER_TOKENS) if labels[-1] == "prompt")
+        for growth in grown:
+            model = growth.labels[1]
+            groups = [group for group in self._groups if group.model == model and group.gpus]
+            if pages[model] == 1 and len(groups) == 1:
+                self._groups[groups[0]].pages.add(growth.at_s - growth.dt_s, growth.at_s, growth.amount)
 
     def _group(self, record: RequestRecord) -> Group:
         """Its group. A process or container some of whose GPUs cannot be told now (lost, or the driver is) is

@@ -104,6 +104,7 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
         excess_s=excess,
         expected_s=expected_s,
         load_s=load_s,
+        spare_s=np.zeros(len(computed)),
         evidence=waited.prompt_evidence,
         before=waited.prompt_evidence,
         lost=waited.prompt_lost,

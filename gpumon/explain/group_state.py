@@ -22,6 +22,7 @@ from gpumon.explain.group import Group, Key
 from gpumon.explain.learning import OVER_S, Learning, Stretches
 from gpumon.explain.lift import Slowness, weight
 from gpumon.explain.load import GroupLoad, Others, Ran
+from gpumon.explain.prompt_pages import KEPT, PromptPages
 from gpumon.explain.shares import Array, Claims, divide, held_up
 from gpumon.explain.signs import Fact
 from gpumon.explain.steps import Slow, Steps, slow_of, steps_of
@@ -38,6 +39,9 @@ CAME_BY: Final = 2.0
 """Robust standard deviations over the usual, likewise."""
 SLOW_GAPS: Final = 64
 _BEHIND: Final = 0.5
+_FADES: Final = 0.98
+_PAGE_S: Final = 15.0
+"""Longest time between two readings of a server's page that matters."""
 _ALONE_S: Final = 0.5
 """A gap in which one can tell whether others made tokens."""
 _ALONE: Final = 8.0
@@ -82,6 +86,9 @@ class GroupState:
         self.usual = self._learning.usual
         self.expected = self._learning.expected
         self.slowness = Slowness()
+        self.pages = PromptPages()
+        self._prompts = self._computed = 0.0
+        """Tokens of prompts, and those of them that were computed; the older, the less."""
 
     def explain(
         self, due: Sequence[Due], board: Board, keys: list[Key], touched: Stretches, at_s: float
@@ -94,7 +101,9 @@ class GroupState:
         runs = [each.ran for each in due]
         steps = steps_of([each.record for each in due], runs)
         begin_s, end_s = min(ran.start_s for ran in runs), max(ran.end_s for ran in runs)
-        others = self.load.others(begin_s - 1.0, end_s)
+        self._prompts = _FADES * self._prompts + sum([ran.prompt for ran in runs])
+        self._computed = _FADES * self._computed + sum([ran.computed for ran in runs])
+        others = self.load.others(begin_s - _PAGE_S, end_s + _PAGE_S)
         running, context = self.load.at((steps.starts_s + steps.ends_s) / 2)
         self._learning.steps(steps, running, context, others, at_s)
         self._learning.requests(runs, others, at_s)
@@ -137,7 +146,8 @@ class GroupState:
         # Whoever tells of its decoding as a whole has the usual prompts of others in what is expected of it.
         usual = (self.usual.brought.value() or 0.0) * (steps.ends_s[inside] - steps.starts_s[inside])
         tokens = np.where(steps.counts[inside] > 1, np.maximum(tokens - usual, 0.0), tokens)
-        load_s[:, INDEX["prefill_interference"]] = np.bincount(which, tokens * cost_s, count)[:count]
+        prompts_s = np.bincount(which, tokens * cost_s, count)[:count]
+        load_s[:, INDEX["prefill_interference"]] = prompts_s
         evidence, lost, lost_s = self._conditions(slow.starts_s, slow.ends_s, around)
         excess_s = slow.excess_s
         # A full KV cache takes a request out of the batch. What all of them wait for is something else.
@@ -147,6 +157,7 @@ class GroupState:
                 excess_s=excess_s,
                 expected_s=slow.expected_s,
                 load_s=load_s,
+                spare_s=self._unknown_prompts_s(slow, around),
                 evidence=evidence,
                 before=self._before(slow.ends_s, around),
                 lost=lost,
@@ -178,6 +189,24 @@ class GroupState:
                 )
             )
         return found
+
+    def _unknown_prompts_s(self, slow: Slow, around: _Around) -> Array:
+        """Of each slow stretch, what prompts of requests that still run can have cost it, beyond the known ones.
+
+        All stretches of a request in one reading of the page share what that reading left.
+        """
+        share = self._computed / self._prompts if self._prompts else 1.0
+        tokens, readings = self.pages.unknown(slow.ends_s, around.others, share)
+        length = self.usual.computed.mean()
+        cost_s = self.usual.token_s.at(np.array([max(length or 1.0, 1.0)]))
+        if cost_s is None:
+            return np.zeros(len(tokens))
+        worth_s = tokens * float(cost_s[0])
+        wanted_s = np.minimum(slow.excess_s, worth_s)
+        _, places = np.unique(slow.owners * (KEPT + 1) + readings + 1, return_inverse=True)
+        sums_s = np.bincount(places, wanted_s, 1)[places] if len(places) else wanted_s
+        fits = np.divide(worth_s, sums_s, out=np.ones(len(sums_s)), where=sums_s > worth_s)
+        return np.asarray(wanted_s * fits)
 
     def _load_facts(
         self, count: int, owners: NDArray[np.intp], running: Array, context: Array, tokens: Array

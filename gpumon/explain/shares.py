@@ -7,7 +7,8 @@ Three steps, for each slow stretch:
 2. Conditions claim the rest. A claim is as large as the condition can have cost (its cap: a clock that fell by 29 %
    makes work longer by 0.29 / 0.71 of it, a process that was stopped for 0.4 s adds 0.4 s), times how sure it is, times
    what its lift says. Claims that are more than the rest share it in proportion.
-3. What is left is unexplained, except that load may have cost somewhat more than was worked out.
+3. What is left is unexplained, except that load may have cost somewhat more than was worked out, and that prompts of
+   requests that still run, which only the server's page knows of, may have been computed in it.
 
 A batch that grows because the hardware is slow is the hardware's: where a condition is sure and no more requests came
 than usual, what the batch adds goes to step 2. A straggler that has a reason of its own is not the reason.
@@ -34,6 +35,7 @@ _STRETCH: Final = 0.25
 _SLOWING: Final = np.array([cause in SLOWING for cause in CAUSES])
 _SPECIFIC: Final = np.array([is_fault(cause) and cause != "straggler" for cause in CAUSES])
 _FAULT: Final = np.array([is_fault(cause) for cause in CAUSES])
+_PROMPTS: Final = INDEX["prefill_interference"]
 _GROWS: Final = [INDEX["batch_growth"], INDEX["long_context"]]
 _HOLDS_UP: Final = _FAULT | np.array([cause == "queueing" for cause in CAUSES])
 """What makes a batch grow: a scheduler that holds steps back, too."""
@@ -60,6 +62,8 @@ class Claims(NamedTuple):
     expected_s: Array
     load_s: Array
     """(n, CAUSES): seconds that load is worth; 0 elsewhere."""
+    spare_s: Array
+    """(n,): what prompts of which nothing is known can have cost, if nothing else did."""
     evidence: Array
     """(n, CAUSES)"""
     before: Array
@@ -90,6 +94,7 @@ def divide(claims: Claims) -> Array:
     load[:, _GROWS] *= 1 - behind[:, None]
     roots = np.where(_HOLDS_UP, sureness(claims.before) * claims.weights, 0.0)
     roots[:, _STRAGGLER] *= 1 - np.where(_SPECIFIC, roots, 0.0).max(axis=1)
+    roots[:, INDEX["queueing"]] *= 1 - np.where(_FAULT, roots, 0.0).max(axis=1)
     whole = roots.sum(axis=1)
     roots *= np.divide(inherited, whole, out=np.zeros(len(whole)), where=whole > 0)[:, None]
     faults = np.where(_FAULT, sure * claims.weights, 0.0).max(axis=1)
@@ -113,6 +118,7 @@ def divide(claims: Claims) -> Array:
     worth = load.sum(axis=1)
     more = np.minimum(left, _STRETCH * worth)
     load *= (1 + np.divide(more, worth, out=np.zeros(len(worth)), where=worth > 0))[:, None]
+    load[:, _PROMPTS] += np.minimum(left - more, claims.spare_s)
     shares = load + roots + wanted
     shares[:, _UNEXPLAINED] += np.maximum(excess - shares.sum(axis=1), 0.0)
     # Rounding: the sum is the excess.

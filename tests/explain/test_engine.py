@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import pytest
@@ -21,6 +22,12 @@ from tests.detect.scenes import Stage
 from tests.explain.traffic import GPU, HOT, HOT_TIME, Saying, World, hot_world, quick, traffic
 
 NS = 1_000_000_000
+
+
+@functools.cache
+def hot() -> World:
+    """A minute of a server that was hot for ten seconds. Only looked at."""
+    return hot_world()
 
 
 # --- once -------------------------------------------------------------------------------------------------------------
@@ -93,7 +100,7 @@ def test_nothing_is_expected_of_a_server_that_nothing_is_known_of() -> None:
 
 
 def test_a_request_can_be_found_by_its_trace_and_its_span() -> None:
-    world = hot_world()
+    world = hot()
     slow = world.explanation.newest()[0]
     trace, span = slow.record.trace_id, slow.record.span_id
     assert world.explanation.find(trace.hex()) == [slow]
@@ -115,7 +122,7 @@ def test_requests_of_one_trace_are_found_together_the_earliest_first() -> None:
 
 
 def test_the_newest_slow_requests_come_first_and_the_log_has_all() -> None:
-    world = hot_world()
+    world = hot()
     newest = world.explanation.newest()
     assert [each.record.request_id for each in newest] == [
         each.record.request_id for each in reversed(world.all) if each.excess_s > 0
@@ -124,7 +131,7 @@ def test_the_newest_slow_requests_come_first_and_the_log_has_all() -> None:
 
 
 def test_what_is_kept_of_a_record_are_no_token_times_twice() -> None:
-    for each in hot_world().explanation.newest():
+    for each in hot().explanation.newest():
         assert each.record.token_ns is None
         assert each.record.rank_steps == {}
         assert each.token_s is not None
@@ -134,7 +141,7 @@ def test_two_runs_say_the_same_to_the_last_bit() -> None:
     def told(world: World) -> tuple[list[Sample], list[str]]:
         return world.samples, [repr(each._replace(token_s=None)) for each in world.all]
 
-    assert told(hot_world()) == told(hot_world())
+    assert told(hot_world()) == told(hot())
 
 
 # --- groups and models ------------------------------------------------------------------------------------------------

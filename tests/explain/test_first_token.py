@@ -309,7 +309,9 @@ def anything(draw: st.DrawFn) -> Waited:
 
 
 @given(anything(), arrays(np.float64, WIDTH, elements=UNIT, fill=st.just(1.0)))
-def test_shares_add_up_to_the_excess_none_is_negative_and_no_more_is_late_than_it_took(told: Waited, weights: Array) -> None:
+def test_shares_add_up_to_the_excess_none_is_negative_and_no_more_is_late_than_it_took(
+    told: Waited, weights: Array
+) -> None:
     found = judged(told, weights=weights)
     assert np.isfinite(found.shares_s).all()
     assert np.isfinite(found.expected_s).all()

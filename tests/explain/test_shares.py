@@ -43,7 +43,7 @@ def one(
     grown: bool = False,
     load_first: bool = True,
 ) -> Claims:
-    """One slow stretch; causes that are not named have nothing, weights of 1. before: evidence in the seconds before."""
+    """One slow stretch; causes that are not named have nothing, weights of 1. before: evidence shortly before."""
 
     def row(told: dict[str, float] | None, other: float = 0.0) -> Array:
         values = np.full(WIDTH, other)

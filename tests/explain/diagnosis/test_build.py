@@ -88,7 +88,7 @@ def requests(draw: st.DrawFn) -> Explained:
 
 
 @given(st.lists(requests(), max_size=8), st.integers(1, 8))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_whatever_comes_a_diagnosis_is_made_and_survives_json(some: list[Explained], times: int) -> None:
     many = some * times  # enough for correlations
     track = Track(np.arange(0, 600, 7), np.full((3, 86), math.nan))
