@@ -12,6 +12,9 @@ from gpumon.catalogue import CAUSES
 
 PHASES: Final = ("first_token", "decode")
 
+FEW: Final = 5
+"""Phases of a cause below which a run says nothing of it."""
+
 
 @dataclass
 class FaultFigures:
@@ -145,6 +148,7 @@ def summary(runs: Sequence[RunFigures]) -> dict[str, object]:
         "top1_pooled": _round(_top1(pooled)),
         "top1_by_phase": {phase: _round(_top1(_only(pooled, 0, phase))) for phase in PHASES},
         "top1_by_cause": {cause: _round(_top1(found)) for cause, found in by_cause.items() if found},
+        "top1_by_cause_mean": _by_run(runs),
         "slow_by_cause": {cause: found.total() for cause, found in by_cause.items() if found},
         "scenario_top1": _mean([float(fault.said_gained == fault.cause) for fault in asked]),
         "scenario_faults": len(asked),
@@ -170,6 +174,17 @@ def summary(runs: Sequence[RunFigures]) -> dict[str, object]:
         "requests": sum(run.requests for run in runs),
         "missing": sum(run.missing for run in runs),
     }
+
+
+def _by_run(runs: Sequence[RunFigures]) -> dict[str, float | None]:
+    """By true cause, the mean over runs that have some phases of it: a long run weighs no more than a short one."""
+    found: dict[str, float | None] = {}
+    for cause in CAUSES:
+        of = [_only(run.confusion, 1, cause) for run in runs]
+        shares = [share for each in of if each.total() >= FEW and (share := _top1(each)) is not None]
+        if shares:
+            found[cause] = _mean(shares)
+    return found
 
 
 def _only(found: Counter[tuple[str, str, str]], place: int, value: str) -> Counter[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ simulator's account (``FinishedRequest.first_truth`` and ``.truth``), the attrib
   which the largest attributed cause is that one. Where nothing was said to be slow, or nothing was said at all, the
   answer is ``none``, and wrong. ``top1`` is the mean over the runs of each run's share, so that a run with many slow
   phases weighs no more than one with few; ``top1_pooled`` and ``top1_by_cause`` are over all phases, the latter by the
-  true cause.
+  true cause; ``top1_by_cause_mean`` is the mean over the runs with at least five phases of a cause.
 - *Of a fault*: a fault is judged by the requests that overlap it on the servers that it strikes. *Before* are those
   that ended on these servers before the first fault began. What a cause *gained* are its seconds, less those that the
   same token time had before. A fault of a moment that ends a server lasts until the server is back.
