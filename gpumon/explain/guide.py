@@ -146,8 +146,8 @@ looked at while it was built (`benchmarks/attribution.py`), and on a real llama.
   [TOKENS.md](TOKENS.md#what-makes-explanations-better) says what each field is good for.
 - It compares with what it has seen. In the first minute after a start there is little of that: a server that has been
   slow all along is usual, and what a batch of a size never seen takes is a guess.
-- Requests that still run are not known unless their server tells of them at their begin. While answers take minutes,
-  the prompts computed in their midst are known only by the server's own counters.
+- A request tells of its prompt when it has ended. While answers take minutes, the prompts computed in their midst are
+  known only by the counters of the server's page, of which nobody can say in which gap they fell.
 - Where requests are bound to no GPU and no process, only load and the server's page can explain anything:
   `gpumon_requests_unbound_total` says why.
 - Of causes that begin and end together nobody can say how much each took; they share by what they can have cost.

@@ -39,6 +39,7 @@ def one(
     before: dict[str, float] | None = None,
     lost: dict[str, float] | None = None,
     load_s: dict[str, float] | None = None,
+    spare_s: float = 0.0,
     weights: dict[str, float] | None = None,
     grown: bool = False,
     load_first: bool = True,
@@ -55,6 +56,7 @@ def one(
         excess_s=np.array([excess_s]),
         expected_s=np.array([expected_s]),
         load_s=row(load_s)[None],
+        spare_s=np.array([spare_s]),
         evidence=row(evidence)[None],
         before=np.maximum(row(evidence), row(before))[None],
         lost=row(lost)[None],
@@ -101,6 +103,7 @@ def claims(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Clai
         excess_s=draw(column),
         expected_s=draw(column),
         load_s=load_s,
+        spare_s=draw(column),
         evidence=evidence,
         before=np.maximum(evidence, draw(tables(rows, UNIT))),
         lost=draw(tables(rows, UNIT)),
@@ -129,7 +132,7 @@ def test_load_that_takes_all_leaves_nothing_below_nothing() -> None:
     evidence[:, INDEX["thermal_throttle"]] = 0.3
     excess_s = random.uniform(0.0, 0.02, rows)
     table = (evidence,) * 4
-    shares = divide(Claims(excess_s, excess_s, load_s, *table, np.ones(WIDTH), np.ones(rows, dtype=bool)))
+    shares = divide(Claims(excess_s, excess_s, load_s, excess_s, *table, np.ones(WIDTH), np.ones(rows, dtype=bool)))
     assert (shares >= 0).all()
     np.testing.assert_allclose(shares.sum(axis=1), excess_s, rtol=1e-9)
 
@@ -175,7 +178,8 @@ def grid(cause: str, rival: str, *, load_first: bool = True) -> Claims:
     lost_s = around_s(expected + excess) * tables[1]
     evidence, before = tables[0], tables[0]
     return Claims(
-        *(excess, expected, tables[2], evidence, before, tables[1], lost_s, np.ones(WIDTH), grown > 0),
+        *(excess, expected, tables[2], np.zeros(len(excess)), evidence, before, tables[1], lost_s),
+        *(np.ones(WIDTH), grown > 0),
         load_first=load_first,
     )
 
@@ -216,6 +220,7 @@ def test_a_cause_without_evidence_or_load_has_no_share(told: Claims) -> None:
     shares = divide(told)
     absent = (told.evidence == 0) & (told.before == 0) & (told.load_s == 0)
     absent[:, INDEX["unexplained"]] = False
+    absent[told.spare_s > 0, INDEX["prefill_interference"]] = False
     assert (shares[absent] == 0).all()
 
 
@@ -228,7 +233,7 @@ def test_where_nothing_held_and_load_is_as_usual_all_is_unexplained(excess_s: fl
 
 def test_without_stretches_there_is_nothing_to_divide() -> None:
     none, table = np.zeros(0), np.zeros((0, WIDTH))
-    told = Claims(none, none, *(table,) * 5, np.ones(WIDTH), np.zeros(0, dtype=bool))
+    told = Claims(none, none, table, none, *(table,) * 4, np.ones(WIDTH), np.zeros(0, dtype=bool))
     assert divide(told).shape == divide(told._replace(load_first=False)).shape == (0, WIDTH)
 
 
@@ -309,6 +314,16 @@ def test_load_that_is_worth_more_than_the_excess_takes_no_more_than_it() -> None
 
 def test_load_that_is_worth_little_does_not_take_what_else_there_is() -> None:
     assert parts(one(0.010, load_s={"prefill_interference": 0.0001}))["unexplained"] > 0.9
+
+
+def test_prompts_that_nothing_is_known_of_have_what_nothing_else_explains_up_to_what_they_can_have_cost() -> None:
+    assert parts(one(0.010, spare_s=0.004)) == {
+        "prefill_interference": pytest.approx(0.4),
+        "unexplained": pytest.approx(0.6),
+    }
+    assert parts(one(0.010, spare_s=5.0)) == {"prefill_interference": pytest.approx(1.0)}
+    hot = one(0.010, 0.020, evidence=FAULT, lost={"thermal_throttle": 1 / 3}, spare_s=5.0)
+    assert parts(hot)["thermal_throttle"] > 0.9
 
 
 FAULT = {"thermal_throttle": 1.0}
