@@ -324,9 +324,8 @@ class GroupState:
         for row, position in enumerate(chosen):
             own = dict(facts)
             own[INDEX["long_context"]] = facts[INDEX["long_context"]]._replace(observed=float(computed[row]))
-            own[INDEX["prefill_interference"]] = facts[INDEX["prefill_interference"]]._replace(
-                observed=float(max(0.0, beside[row] - computed[row]))
-            )
+            others = float(wait_tokens[row] + max(0.0, beside[row] - computed[row]))
+            own[INDEX["prefill_interference"]] = Fact("prompt_tokens_of_others", others, Unit.NONE)
             own[INDEX["queueing"]] = facts[INDEX["queueing"]]._replace(observed=float(admitted[row] - starts[row]))
             accounts[position] = self._account(
                 float(judged.expected_s[row]),

@@ -90,9 +90,11 @@ class Learning:
             if len(rows) >= _FEW or len(some) < 4 * _FEW:
                 look = Look(*(float(np.median(column[rows])) for column in (batch, whole, each_s)))
                 teach(self.expected.learn, rows, look)
-        every = np.arange(len(some))
-        teach(self.usual.running.add, every, float(np.median(batch)))
-        teach(self.usual.context.add, every, float(np.median(whole / batch)))
+        # An engine that has just been found fills its batch first: that is not what is usual of it.
+        if self._first_s is not None and float(starts.min()) - OVER_S >= self._first_s:
+            every = np.arange(len(some))
+            teach(self.usual.running.add, every, float(np.median(batch)))
+            teach(self.usual.context.add, every, float(np.median(whole / batch)))
         if self.expected.is_known:
             late_s = each_s - self.expected.gaps(batch, whole)
             costly = np.flatnonzero((tokens > _LEAST_TOKENS) & (steps.counts[some] == 1) & (late_s > 0))

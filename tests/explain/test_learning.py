@@ -72,10 +72,17 @@ def expects(learning: Learning, running: float = 4.0, context: float = 1000.0) -
     return float(learning.expected.gaps(np.array([running]), np.array([running * context]))[0])
 
 
+def begun() -> Learning:
+    """Of a group whose first request came at 900 s."""
+    learning = Learning(GroupLoad())
+    learning.requests([ran(900.0)], NONE, 901.0)
+    return learning
+
+
 @pytest.fixture
 def knowing() -> Learning:
-    """Knows since 1,000 s what a step of four takes, and has nothing left to learn."""
-    learning = Learning(GroupLoad())
+    """Knows since 1,000 s what a step of four takes, and has nothing left to learn. Began at 900 s."""
+    learning = begun()
     for second in range(LEAST + 5):
         show(learning, 1000.0 - second)
     learning.settle([], 1000.0 + LATER_S)
@@ -140,7 +147,7 @@ def test_what_was_before_or_after_an_incident_is_learned(knowing: Learning, touc
 
 
 def test_a_group_that_knows_nothing_else_learns_from_what_incidents_touch() -> None:
-    learning, touched = Learning(GroupLoad()), [(0.0, 2000.0)]
+    learning, touched = begun(), [(0.0, 2000.0)]
     for number in range(3 * LEAST):
         assert not learning.expected.is_known
         show(learning, 1000.0 + number)
@@ -199,6 +206,18 @@ def test_batch_and_context_are_learned_of_each_request_in_it(knowing: Learning) 
     knowing.settle([], 1200.0)
     assert knowing.usual.running.value() == 16.0
     assert knowing.usual.context.value() == 3000.0
+
+
+def test_while_an_engine_fills_its_batch_that_is_not_learned_as_its_usual_one() -> None:
+    learning = begun()
+    noted = learning.usual.running = Noted()
+    for second in range(60):
+        show(learning, 901.0 + second, running=1.0 + second)
+        learning.settle([], 901.0 + second)
+    learning.settle([], 1000.0)
+    assert learning.expected.is_known
+    assert 25 <= len(noted.taught) <= 31
+    assert min(each.value for each in noted.taught) >= OVER_S
 
 
 def test_each_size_of_batch_is_a_look_of_its_own() -> None:
