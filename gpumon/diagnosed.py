@@ -85,7 +85,12 @@ def diagnosis_of(path: Path, config: Config, since_s: float | None, query: Diagn
         replay.node.advance(recording.ended_s + replay.node.config.explain.delay_s + SETTLE_S)
     if replay.node.undecodable:
         click.echo(f"gpumon: {path}: requests in it that could not be read: {replay.node.undecodable}", err=True)
-    return ask(replay, query._replace(since_s=length_s if since_s is None else min(since_s, length_s)))
+    failed = replay.node.detection.failures + (replay.node.explanation.failures if replay.node.explanation else 0)
+    said = ask(replay, query._replace(since_s=length_s if since_s is None else min(since_s, length_s)))
+    if failed:
+        # A bug of gpumon's own: what is said lacks what that part would have found.
+        raise AskError(f"{path}: a part of the explanation failed {failed} times (--log-level error says where)")
+    return said
 
 
 def ask(replay: Replay, query: DiagnoseQuery) -> Diagnosis:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 REQUESTS_MAX: Final = 16_384
 COLLECTIVES_MAX: Final = 65_536
 RECENT_S: Final = 360.0
+AFTER: Final = "explain"
+"""What comes after the detectors, as ``gpumon_detector_failures_total`` names it."""
 _CLOSE_S: Final = 2.0
 _ERRORS_TOLD: Final = 256
 """Distinct errors whose tracebacks are logged, of all detectors together."""
@@ -67,6 +69,8 @@ class Detection:
         self._collectives: list[CollectiveRecord] = []
         self._dropped = {"requests": 0, "collectives": 0}
         self._failures = Counter(dict.fromkeys((name for name, _ in self._detectors), 0))
+        if after is not None:
+            self._failures[AFTER] = 0
         self._told: set[tuple[str, str]] = set()
 
     def offer_requests(self, records: Sequence[RequestRecord]) -> None:
@@ -90,7 +94,7 @@ class Detection:
             findings = [finding for name, detector in self._detectors for finding in self._ask(name, detector, scene)]
             # In an order that does not depend on how a detector keeps its things.
             self._ledger.step(sorted(findings, key=_order), scene)
-            more = list(self._after(scene, self._ledger.recent(at_s - RECENT_S))) if self._after is not None else []
+            more = self._ask_after(scene) if self._after is not None else []
             dropped["tokens_late"] = scene.latencies.late
             dropped["requests_of_models"] = scene.latencies.left_out
             return [
@@ -99,6 +103,11 @@ class Detection:
                 *(Sample(catalogue.DETECTION_DROPPED, (what,), float(n)) for what, n in dropped.items()),
                 *more,
             ]
+
+    @property
+    def failures(self) -> int:
+        """Passes in which a detector, or what comes after, failed."""
+        return self._failures.total()
 
     def incidents(self) -> list[Incident]:
         """Copies of the incidents kept, the newest opening first."""
@@ -124,6 +133,14 @@ class Detection:
             self._failed(name, error)
             return []
         return findings
+
+    def _ask_after(self, scene: Scene) -> list[Sample]:
+        assert self._after is not None
+        try:
+            return list(self._after(scene, self._ledger.recent(scene.at_s - RECENT_S)))
+        except Exception as error:  # noqa: BLE001 - a bug in what comes after must not end detection
+            self._failed(AFTER, error)
+            return []
 
     def _failed(self, name: str, error: Exception) -> None:
         self._failures[name] += 1

@@ -106,6 +106,11 @@ class Explanation:
         self.listeners: list[Callable[[Sequence[Explained]], None]] = []
         """Told of what was explained, in the thread that looks."""
 
+    @property
+    def failures(self) -> int:
+        """Looks in which a witness failed."""
+        return self._failures.total()
+
     # --- what others ask ----------------------------------------------------------------------------------------------
 
     def find(self, trace_id: str) -> list[Explained]:

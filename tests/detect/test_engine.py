@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 
 import pytest
 
 from gpumon import catalogue
 from gpumon.detect.detector import Entity, Finding, Severity
 from gpumon.detect.engine import COLLECTIVES_MAX, REQUESTS_MAX, Detection
+from gpumon.detect.incident import Incident
 from gpumon.detect.ledger import Ledger
 from gpumon.detect.recent import PAIRS
 from gpumon.detect.scene import Scene, SceneMaker
 from gpumon.health import Health
 from gpumon.host.clock import ManualClock
 from gpumon.ingest.nccl import CollectiveRecord
-from gpumon.model import Metric, Sample
+from gpumon.model import Metric, Sample, apart
 from gpumon.runner import Runner
 from gpumon.store import Store, View
 from tests.detect.findings import GPU3, Ear, Other, Scripted, Shelf, finding, to_unix
@@ -219,3 +221,19 @@ def test_a_runner_publishes_what_it_says() -> None:
     view = bench.store.view(1001.0)
     assert view.value(catalogue.INCIDENT_ACTIVE, ("thermal_throttle", "3", "GPU-0003")) == 1.0
     assert view.value(catalogue.INCIDENTS, ("thermal_throttle", "warning")) == 1.0
+
+
+def test_what_comes_after_the_detectors_may_fail_and_detection_goes_on() -> None:
+    calls: list[float] = []
+
+    def after(scene: Scene, incidents: Sequence[Incident]) -> list[Sample]:
+        calls.append(scene.at_s)
+        raise ValueError("a bug")
+
+    store = Store()
+    detection = Detection((), Ledger((), lambda at_s: at_s), SceneMaker(lambda ns: ns / 1e9), store.view, after)
+    for at_s in (1.0, 2.0):
+        samples = {(sample.metric, sample.labels): sample.value for sample in apart(detection.read(at_s))[0]}
+    assert calls == [1.0, 2.0]
+    assert samples[catalogue.DETECTOR_FAILURES, ("explain",)] == 2.0
+    assert detection.failures == 2
