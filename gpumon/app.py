@@ -37,7 +37,7 @@ from gpumon.sampler.link import SamplerLink
 from gpumon.sources.procfs import TICKS_PER_SECOND, parse_stat, parse_statm
 from gpumon.store import Store
 from gpumon.web.asgi import Asgi, Dispatcher, RefusedError
-from gpumon.wiring import host_sources, sampler_plan
+from gpumon.wiring import host_sources, sampler_plan, why_unexplained
 
 if TYPE_CHECKING:
     from gpumon.detecting import Detecting
@@ -58,7 +58,20 @@ OPEN_PATHS = ("/-/healthy", "/-/ready")
 GPU_SOURCES = ("gpu_fast", "gpu_slow", "gpu_inventory")
 """Passes in the sampler that must have been made once before gpumon is ready, if NVML is there at all."""
 RESTART_SECTIONS = (
-    *("http", "nvml", "host", "store", "otlp", "requests", "forward", "export", "detect", "explain", "state", "recorder"),
+    *(
+        "http",
+        "nvml",
+        "host",
+        "store",
+        "otlp",
+        "requests",
+        "forward",
+        "export",
+        "detect",
+        "explain",
+        "state",
+        "recorder",
+    ),
 )
 """Sections of the configuration that only a restart changes."""
 
@@ -140,6 +153,8 @@ class App:
 
     def start(self) -> None:
         """Begin to read."""
+        if self._config.explain.enabled and (why := why_unexplained(self._config)):
+            log.info("explain=off detail=%r", why)
         if self._recording is not None:
             self._recording.start()
         if self._link is not None:
@@ -333,6 +348,7 @@ class App:
         from gpumon.web.api import make_api
         from gpumon.web.correlation import correlation_routes
         from gpumon.web.explain import diagnose_routes, explain_routes
+        from gpumon.web.explain_off import off_routes
         from gpumon.web.incidents import incident_routes
 
         clock, detecting = self._clock, self.detecting
@@ -348,6 +364,8 @@ class App:
                 diagnose_routes(self._diagnose),
                 correlation_routes(explanation.correlations.matrices),
             ]
+        else:
+            routes.append(off_routes(why_unexplained(self._config)))
         return cast(Asgi, make_api(lambda: self.store.view(clock.now_s()), *routes))  # FastAPI's types are its own
 
     def _diagnose(self, query: DiagnoseQuery) -> Diagnosis:

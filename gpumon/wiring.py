@@ -93,9 +93,20 @@ def build_detection(
     return Detection(built.detectors, Ledger(built.kinds, to_unix, listeners, state), scenes, view, after)
 
 
+def why_unexplained(config: Config) -> str:
+    """Which keys keep slow tokens from being explained; empty where they are."""
+    needed = {
+        "explain.enabled": config.explain.enabled,
+        "detect.enabled": config.detect.enabled,
+        "otlp.enabled": config.otlp.enabled,
+    }
+    off = [key for key, is_on in needed.items() if not is_on]
+    return f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} off" if off else ""
+
+
 def build_explanation(config: Config) -> Explanation | None:
     """What explains slow tokens; None where that is off, or no tokens can come."""
-    if not (config.explain.enabled and config.detect.enabled and config.otlp.enabled):
+    if why_unexplained(config):
         return None
     return Explanation(make_witnesses(), delay_s=config.explain.delay_s, models=config.requests.max_models)
 

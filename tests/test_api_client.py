@@ -196,7 +196,7 @@ def test_what_is_not_found_is_said_in_gpumons_words(peer: Peer) -> None:
 
 @pytest.mark.parametrize("body", [b"not found\n", b'{"detail":"Not Found"}'])
 def test_a_page_that_there_is_not_may_be_switched_off(peer: Peer, body: bytes) -> None:
-    assert "an older gpumon, one with http.ui or explain.enabled off, or another" in failure(peer, reply(404, body))
+    assert "an older gpumon, one with http.ui off, or another" in failure(peer, reply(404, body))
 
 
 @pytest.mark.parametrize(

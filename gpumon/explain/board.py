@@ -19,6 +19,8 @@ from gpumon.explain.causes import INDEX, UNEXPLAINED
 from gpumon.explain.group import Key
 from gpumon.explain.signs import Fact, Sign
 
+Floats = NDArray[np.float32]
+
 CELL_S: Final = 0.5
 CELLS: Final = 720
 KEPT_S: Final = CELL_S * CELLS
@@ -27,7 +29,9 @@ _FACTS: Final = 64
 _PRUNE_S: Final = 10.0
 
 
-class _Told(NamedTuple):
+class Told(NamedTuple):
+    """A figure, and when it was so."""
+
     start_s: float
     end_s: float
     evidence: float
@@ -37,34 +41,41 @@ class _Told(NamedTuple):
 class _Row:
     """Of one thing and cause: rings over the cells up to ``newest``."""
 
-    __slots__ = ("caps", "evidence", "facts", "newest")
+    __slots__ = ("_cells", "facts", "newest")
 
     def __init__(self, cell: int) -> None:
         self.newest = cell
-        self.evidence = np.zeros(CELLS, dtype=np.float32)
-        self.caps = np.zeros(CELLS, dtype=np.float32)
-        self.facts: deque[_Told] = deque(maxlen=_FACTS)
+        self._cells = np.zeros((2, CELLS), dtype=np.float32)
+        """Evidence and caps."""
+        self.facts: deque[Told] = deque(maxlen=_FACTS)
 
     def put(self, first: int, last: int, evidence: float, cap: float) -> None:
-        """Cells first to last, both included."""
-        if last > self.newest:
-            fresh = np.arange(max(self.newest + 1, last - CELLS + 1), last + 1) % CELLS
-            self.evidence[fresh] = 0.0
-            self.caps[fresh] = 0.0
-            self.newest = last
-        cells = np.arange(max(first, self.newest - CELLS + 1), last + 1) % CELLS
-        known = self.evidence[cells]
-        same, more = cells[known == np.float32(evidence)], cells[known < np.float32(evidence)]
-        self.caps[same] = np.maximum(self.caps[same], cap)
-        self.evidence[more], self.caps[more] = evidence, cap
+        """Cells first to last, both included. Of equal evidence the higher cap counts."""
+        for cell in range(max(self.newest + 1, last - CELLS + 1), last + 1):
+            self._cells[:, cell % CELLS] = 0.0
+        self.newest = max(self.newest, last)
+        now = np.float32(evidence)
+        for cell in range(max(first, self.newest - CELLS + 1), last + 1):
+            known, most = self._cells[:, cell % CELLS]
+            if known < now:
+                self._cells[:, cell % CELLS] = now, cap
+            elif known == now and most < cap:
+                self._cells[1, cell % CELLS] = cap
 
-    def read(self, first: int, last: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Evidence and caps of cells first to last; 0 where nothing is known."""
-        numbers = np.arange(first, last + 1)
-        known = (numbers <= self.newest) & (numbers > self.newest - CELLS)
-        cells = numbers % CELLS
-        zero = np.float32(0)
-        return np.where(known, self.evidence[cells], zero), np.where(known, self.caps[cells], zero)
+    def read(self, first: int, last: int) -> Floats | None:
+        """Evidence and caps of cells first to last, shape (2, cells); 0 where nothing is known, None where all is."""
+        low, high = max(first, self.newest - CELLS + 1), min(last, self.newest)
+        if low > high:
+            return None
+        found = np.zeros((2, last - first + 1), dtype=np.float32)
+        start, stop = low % CELLS, high % CELLS + 1
+        if start < stop:
+            found[:, low - first : high - first + 1] = self._cells[:, start:stop]
+        else:
+            turn = low - first + CELLS - start
+            found[:, low - first : turn] = self._cells[:, start:]
+            found[:, turn : high - first + 1] = self._cells[:, :stop]
+        return found if found[0].any() else None
 
 
 class Conditions(NamedTuple):
@@ -88,32 +99,44 @@ class Conditions(NamedTuple):
         count = self.evidence.shape[1]
         low = np.clip(np.floor(starts_s / CELL_S).astype(np.intp) - self.first, 0, count - 1)
         high = np.clip(np.floor(ends_s / CELL_S).astype(np.intp) - self.first, low, count - 1)
-        longest = int((high - low).max(initial=0)) + 1
-        shape = (len(starts_s), len(self.causes))
-        evidence, lost, cells = np.zeros(shape), np.zeros(shape), np.zeros(len(starts_s))
-        # Most stretches are in one cell or two: as many passes over all of them as the longest has cells.
-        for step in range(longest):
-            at = low + step
-            there = at <= high
-            at = np.minimum(at, count - 1)
-            seen = np.where(there[:, None], self.evidence[:, at].T, 0.0)
-            np.maximum(evidence, seen, out=evidence)
-            lost += np.where(there[:, None], (self.evidence * self.caps)[:, at].T, 0.0)
-            cells += there
-        return evidence, lost / cells[:, None]
+        cells = high - low + 1
+        # The greatest of 1, 2, 4, … cells from each one on: any stretch is two of these that overlap.
+        greatest = [self.evidence]
+        for level in range(int(cells.max(initial=1)).bit_length() - 1):
+            further = np.roll(greatest[-1], -(1 << level), axis=1)  # what it rolls round to is not asked for
+            greatest.append(np.maximum(greatest[-1], further))
+        level_of = np.frexp(cells)[1] - 1
+        table = np.stack(greatest)
+        evidence = np.maximum(table[level_of, :, low], table[level_of, :, high + 1 - (1 << level_of)])
+        sums = np.zeros((count + 1, len(self.causes)))
+        np.cumsum((self.evidence * self.caps).T, axis=0, out=sums[1:])
+        lost = np.maximum(sums[high + 1] - sums[low], 0.0) / cells[:, None]
+        # Where nothing held nothing is lost: no crumbs of rounding.
+        return evidence, np.where(evidence > 0, lost, 0.0)
+
+
+def best(told: Iterable[Told], start_s: float, end_s: float) -> Fact | None:
+    """Of figures that were so in this stretch the one with most evidence, the last such; None where there is none."""
+    found: Told | None = None
+    for each in told:
+        if each.start_s <= end_s and each.end_s >= start_s and (found is None or each.evidence >= found.evidence):
+            found = each
+    return found.fact if found is not None else None
 
 
 class Board:
     """See the module. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[Key, str], _Row] = {}
+        self._rows: dict[Key, dict[int, _Row]] = {}
+        """By thing and cause (its position in CAUSES)."""
+        self._count = 0
         self._pruned_s = -math.inf
         self.left_out = 0
         """Signs for which there was no room, or that cannot be true."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def put(self, signs: Iterable[Sign], at_s: float) -> None:
         """What the witnesses say now."""
@@ -134,60 +157,56 @@ class Board:
         if self._rows and at_s - self._pruned_s >= _PRUNE_S:
             self._pruned_s = at_s
             oldest = int(at_s / CELL_S) - CELLS
-            self._rows = {name: row for name, row in self._rows.items() if row.newest > oldest}
+            kept = {
+                key: {cause: row for cause, row in rows.items() if row.newest > oldest}
+                for key, rows in self._rows.items()
+            }
+            self._rows = {key: rows for key, rows in kept.items() if rows}
+            self._count = sum(map(len, self._rows.values()))
 
     def _put(self, sign: Sign) -> None:
         # The end of a stretch is the beginning of the next one: a reading at a cell's edge is not of the next cell.
         last = max(0, math.ceil(sign.end_s / CELL_S) - 1)
         first = min(last, int(sign.start_s / CELL_S))
-        name = (sign.key, sign.cause)
-        row = self._rows.get(name)
+        cause = INDEX[sign.cause]
+        row = self._rows.get(sign.key, {}).get(cause)
         if row is None:
-            if len(self._rows) >= ROWS_MAX:
+            if self._count >= ROWS_MAX:
                 self.left_out += 1
                 return
-            row = self._rows[name] = _Row(last)
+            self._count += 1
+            row = self._rows.setdefault(sign.key, {})[cause] = _Row(last)
         evidence = min(1.0, sign.evidence)
         row.put(first, last, evidence, min(1.0, max(0.0, sign.cap)))
         if sign.fact is not None and math.isfinite(sign.fact.observed) and math.isfinite(sign.fact.usual or 0.0):
-            row.facts.append(_Told(sign.start_s, sign.end_s, evidence, sign.fact))
+            row.facts.append(Told(sign.start_s, sign.end_s, evidence, sign.fact))
 
     def conditions(self, keys: Iterable[Key], start_s: float, end_s: float) -> Conditions:
         """What held of any of these things from start to end: of several the one with most evidence."""
         first = int(start_s / CELL_S)
         last = max(first, int(end_s / CELL_S))
-        wanted = set(keys)
-        merged: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
-        for (key, cause), row in self._rows.items():
-            if key not in wanted:
-                continue
-            evidence, caps = row.read(first, last)
-            if not evidence.any():
-                continue
-            known = merged.get(INDEX[cause])
-            if known is not None:
-                more = (evidence > known[0]) | ((evidence == known[0]) & (caps > known[1]))
-                evidence, caps = np.where(more, evidence, known[0]), np.where(more, caps, known[1])
-            merged[INDEX[cause]] = (evidence, caps)
+        merged: dict[int, Floats] = {}
+        for key in keys:
+            for cause, row in self._rows.get(key, {}).items():
+                found = row.read(first, last)
+                if found is None:
+                    continue
+                known = merged.get(cause)
+                if known is not None:
+                    more = (found[0] > known[0]) | ((found[0] == known[0]) & (found[1] > known[1]))
+                    found = np.where(more, found, known)
+                merged[cause] = found
         causes = tuple(sorted(merged))
-        shape = (len(causes), last - first + 1)
-        return Conditions(
-            first,
-            causes,
-            np.array([merged[cause][0] for cause in causes], dtype=np.float64).reshape(shape),
-            np.array([merged[cause][1] for cause in causes], dtype=np.float64).reshape(shape),
-        )
+        values = np.zeros((2, len(causes), last - first + 1))
+        for place, cause in enumerate(causes):
+            values[:, place] = merged[cause]
+        return Conditions(first, causes, values[0], values[1])
 
     def fact(self, keys: Iterable[Key], cause: str, start_s: float, end_s: float) -> Fact | None:
         """The figure behind a condition: of those told in this stretch the one with most evidence, the newest such."""
-        found: _Told | None = None
-        for key in keys:
-            row = self._rows.get((key, cause))
-            for told in row.facts if row is not None else ():
-                if (
-                    told.start_s <= end_s
-                    and told.end_s >= start_s
-                    and (found is None or told.evidence >= found.evidence)
-                ):
-                    found = told
-        return found.fact if found is not None else None
+        return best(self.told(keys, INDEX[cause], start_s, end_s), start_s, end_s)
+
+    def told(self, keys: Iterable[Key], cause: int, start_s: float, end_s: float) -> list[Told]:
+        """All figures behind a condition (its position in CAUSES) that were so in this stretch, for ``best``."""
+        rows = [row for key in keys if (row := self._rows.get(key, {}).get(cause)) is not None]
+        return [told for row in rows for told in row.facts if told.start_s <= end_s and told.end_s >= start_s]

@@ -87,11 +87,18 @@ class Dimensions:
 
         start_s, end_s: steady seconds, at most ten minutes ago. NaN for what is not known, as all of an unknown group.
         """
+        return self.means_of(group, [(start_s, end_s)])[0]
+
+    def means_of(self, group: Group, stretches: Iterable[tuple[float, float]]) -> list[NDArray[np.float32]]:
+        """The same of several stretches. Those that touch the same seconds share an array."""
+        found: dict[tuple[int, int], NDArray[np.float32]] = {}
+        seconds = [(int(start_s // 1.0), int(end_s // 1.0)) for start_s, end_s in stretches]
         with self._lock:
             track = self._tracks.get(group)
-            if track is not None:
-                return track.means(start_s, end_s)
-        return np.full(len(DIMENSIONS), np.nan, dtype=np.float32)
+            for each in seconds:
+                if each not in found:
+                    found[each] = np.full(len(DIMENSIONS), np.nan, np.float32) if track is None else track.means(*each)
+        return [found[each] for each in seconds]
 
     def series(self, group: Group) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Seconds (n is [n, n + 1) steady seconds), oldest first, and values of shape (DIMENSIONS, seconds): copies.

@@ -4,8 +4,9 @@ Looks at the same scene as the detectors, right after them: hands it to the witn
 adds the requests that ended to the load of their groups; and explains those that ended ``delay_s`` ago. Every request
 is explained once, and counted once. A witness that fails loses its own signs and nothing else.
 
-Bounded: 32 groups, of which one unseen for five minutes makes room for another; 16,384 requests that wait; details of
-the 1,024 newest slow requests and of as many others. What does not fit is counted as ``dropped``.
+Bounded: 32 groups, at most 8 of them bound to nothing, of which one unseen for five minutes makes room for another;
+16,384 requests that wait; details of the 1,024 newest slow requests and of as many others. What does not fit is counted
+as ``dropped``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 DELAY_S: Final = 8.0
 GROUPS_MAX: Final = 32
+UNBOUND_MAX: Final = 8
+"""Of them, groups whose requests are bound to nothing."""
 IDLE_S: Final = 300.0
 WAITING_MAX: Final = 16_384
 DETAILS: Final = 1024
@@ -96,6 +99,8 @@ class Explanation:
         self._seconds: dict[tuple[str, str], NDArray[np.float64]] = {}
         """By server and model: (phases, CAUSES)."""
         self._outcomes: dict[tuple[str, str], Counter[str]] = {}
+        self._dropped_s: deque[float] = deque(maxlen=WAITING_MAX)
+        """When requests arrived that were not explained for want of room."""
         self._incident_causes: dict[str, Counter[str]] = {}
         self._failures: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
@@ -124,6 +129,11 @@ class Explanation:
         key = (trace_id.hex(), span_id.hex())
         with self._lock:
             return self._slow.get(key) or self._others.get(key)
+
+    def dropped(self, since_s: float) -> int:
+        """Requests that arrived since then and were not explained for want of room; of the newest 16,384 such."""
+        with self._lock:
+            return sum([at_s >= since_s for at_s in self._dropped_s])
 
     def newest(self) -> list[Explained]:
         """Requests that were slow, the newest first."""
@@ -235,13 +245,19 @@ class Explanation:
         return group
 
     def _make(self, group: Group, at_s: float) -> GroupState | None:
-        if len(self._groups) >= GROUPS_MAX:
-            oldest = min(self._groups.values(), key=lambda state: state.seen_s)
-            if at_s - oldest.seen_s < IDLE_S:
+        if len(self._groups) >= GROUPS_MAX or (not _is_bound(group) and self._unbound() >= UNBOUND_MAX):
+            # Names that nobody can place come in any number: an engine of this node does not stand back for them.
+            weak = [state for state in self._groups.values() if not _is_bound(state.group)]
+            oldest = min(weak or self._groups.values(), key=lambda state: state.seen_s)
+            gives_way = _is_bound(group) and not _is_bound(oldest.group)
+            if not gives_way and at_s - oldest.seen_s < IDLE_S:
                 return None
             del self._groups[oldest.group]
         state = self._groups[group] = GroupState(group)
         return state
+
+    def _unbound(self) -> int:
+        return sum([not _is_bound(group) for group in self._groups])
 
     def _entities(self, scene: Scene) -> dict[Group, _Entities]:
         pids = {labels[2] for labels in scene.values(catalogue.PROCESS_GPU_MEMORY)}
@@ -319,12 +335,12 @@ class Explanation:
 
     # --- counters -----------------------------------------------------------------------------------------------------
 
-    def _pair(self, server: str, model: str) -> tuple[str, str]:
-        """Under which labels a request counts."""
+    def _pair(self, server: str, model: str, *, opens: bool = True) -> tuple[str, str]:
+        """Under which labels a request counts. opens: whether it may be the first of its model."""
         pair = (server, model)
         if pair in self._outcomes:
             return pair
-        if len(self._outcomes) >= self._models or len(model) > _NAME_MAX:
+        if not opens or len(self._outcomes) >= self._models or len(model) > _NAME_MAX:
             pair = (server, "other")
         if pair not in self._outcomes:
             self._outcomes[pair] = Counter()
@@ -334,7 +350,9 @@ class Explanation:
     def _count(self, records: Iterable[RequestRecord], outcome: str) -> None:
         with self._lock:
             for record in records:
-                self._outcomes[self._pair(record.server, record.model)][outcome] += 1
+                self._outcomes[self._pair(record.server, record.model, opens=outcome != "dropped")][outcome] += 1
+                if outcome == "dropped":
+                    self._dropped_s.append(record.arrived_s)
 
     def _count_one(self, each: Explained, outcome: str) -> None:
         pair = self._pair(each.record.server, each.record.model)
@@ -363,6 +381,11 @@ class Explanation:
 
 _CAUSE = {cause: position for position, cause in enumerate(catalogue.CAUSES)}
 _NAME_MAX: Final = 256
+
+
+def _is_bound(group: Group) -> bool:
+    """Whether it is known where on this node it runs."""
+    return bool(group.gpus or group.pid or group.container)
 
 
 def _touched(incidents: Iterable[Incident], at_s: float) -> Stretches:

@@ -13,10 +13,13 @@ most, 72 kB.
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpumon.explain.quantiles import median, quantiles
 
 LOOKS: Final = 64
 LEAST: Final = 10
@@ -51,7 +54,7 @@ class _Table:
         self._fit: tuple[NDArray[np.float64], NDArray[np.float64], float, tuple[float, float]] | None = None
 
     def add(self, look: Look) -> None:
-        size = int(sizes_of(np.array([look.running]))[0])
+        size = size_of(look.running)
         self._looks[size, self._counts[size] % LOOKS] = look
         self._counts[size] += 1
         self.total += 1
@@ -76,8 +79,8 @@ class _Table:
             firm = counts > 0
         rows = [self._looks[size, : counts[size]] for size in np.flatnonzero(firm)]
         slope = _slope(rows)
-        sizes = np.array([np.median(row[:, 0]) for row in rows])
-        values = np.array([np.quantile(row[:, 2] - slope * row[:, 1], self._quantile) for row in rows])
+        sizes = np.array([median(row[:, 0]) for row in rows])
+        values = np.array([quantiles(row[:, 2] - slope * row[:, 1], [self._quantile])[0] for row in rows])
         weights = np.array([min(len(row), _FIRM) for row in rows], dtype=np.float64)
         order = np.argsort(sizes)
         sizes, values, weights = sizes[order], values[order], weights[order]
@@ -118,11 +121,16 @@ def sizes_of(running: NDArray[np.float64]) -> NDArray[np.intp]:
     return np.asarray(np.minimum(sizes, _SIZES - 1))
 
 
+def size_of(running: float) -> int:
+    """The same of one."""
+    return min(round(_PER_DOUBLING * math.log2(max(running, 1.0))), _SIZES - 1)
+
+
 def _slope(rows: list[NDArray[np.float64]]) -> float:
     """Seconds per token of context, from differences within sizes; shrunk to 0 where there is little to see it by."""
-    contexts = np.concatenate([row[:, 1] - np.median(row[:, 1]) for row in rows])
-    gaps = np.concatenate([row[:, 2] - np.median(row[:, 2]) for row in rows])
-    far = 3 * np.median(np.abs(gaps))  # a look that something unknown slowed must not tilt the line
+    contexts = np.concatenate([row[:, 1] - median(row[:, 1]) for row in rows])
+    gaps = np.concatenate([row[:, 2] - median(row[:, 2]) for row in rows])
+    far = 3 * median(np.abs(gaps))  # a look that something unknown slowed must not tilt the line
     gaps = np.clip(gaps, -far, far)
     return max(0.0, float(contexts @ gaps) / (float(contexts @ contexts) + _SHY))
 

@@ -142,7 +142,9 @@ class GroupState:
         tokens, lengths = around.others.between(steps.starts_s[inside], steps.ends_s[inside])
         cost_s = self.usual.token_s.at(np.maximum(lengths, 1.0))
         if cost_s is None:
-            cost_s = np.full(len(tokens), self._learning.own_cost_s())
+            # Requests that are bound to nothing may be of many engines: their own prompts prove nothing of others.
+            known = bool(self.group.gpus or self.group.pid or self.group.container)
+            cost_s = np.full(len(tokens), self._learning.own_cost_s() if known else 0.0)
         # Whoever tells of its decoding as a whole has the usual prompts of others in what is expected of it.
         usual = (self.usual.brought.value() or 0.0) * (steps.ends_s[inside] - steps.starts_s[inside])
         tokens = np.where(steps.counts[inside] > 1, np.maximum(tokens - usual, 0.0), tokens)
@@ -168,6 +170,7 @@ class GroupState:
         )
         self._note_slowness(steps, whole_s, slow, shares_s)
         facts = self._load_facts(len(due), steps.owners[inside], running[inside], mean[inside], tokens)
+        own_facts = self._load_facts(count, which, running[inside], mean[inside], tokens)
         sums_s = np.bincount(steps.owners, steps.lengths_s, len(due))
         sums_expected_s = np.bincount(steps.owners, expected_s, len(due))
         edges = np.searchsorted(slow.owners, np.arange(len(due) + 1))
@@ -185,7 +188,7 @@ class GroupState:
                         around,
                         facts[position],
                     ),
-                    self._slow_gaps(slow, shares_s, excess_s, evidence, rows, around, facts[position]),
+                    self._slow_gaps(slow, shares_s, excess_s, evidence, rows, around, own_facts),
                 )
             )
         return found
@@ -236,9 +239,9 @@ class GroupState:
         evidence: Array,
         rows: slice,
         around: _Around,
-        facts: dict[int, Fact],
+        facts: Sequence[dict[int, Fact]],
     ) -> tuple[SlowGap, ...]:
-        """The slowest of a request, by time."""
+        """The slowest of a request, by time. facts: of every stretch."""
         numbers = np.arange(rows.start, rows.stop)
         if len(numbers) > SLOW_GAPS:
             numbers = np.sort(numbers[np.argsort(-excess_s[rows], kind="stable")[:SLOW_GAPS]])
@@ -254,7 +257,7 @@ class GroupState:
                     evidence[row],
                     (float(slow.starts_s[row]), float(slow.ends_s[row])),
                     around,
-                    facts,
+                    facts[row],
                 ),
             )
             for row in numbers.tolist()
@@ -417,13 +420,14 @@ class GroupState:
         begin_s, end_s = float(steps.starts_s.min()), float(steps.ends_s.max())
         moments: Array = np.arange(int(begin_s / CELL_S), int(end_s / CELL_S) + 1, dtype=np.float64) * CELL_S
         evidence = self._before(moments, around)
-        grown = self._grown(moments)
+        # Prompts that are longer than usual make no batch larger: here it is requests that count.
+        grown = self._grown(moments, prompts=False)
         behind = (held_up(evidence, around.weights) > _BEHIND) & ~grown
         cells = (steps.ends_s / CELL_S).astype(np.intp) - int(begin_s / CELL_S)
         return grown[cells], behind[cells]
 
-    def _grown(self, moments_s: Array) -> NDArray[np.bool_]:
-        """Whether more came than usual, in the half minute before each moment."""
+    def _grown(self, moments_s: Array, *, prompts: bool = True) -> NDArray[np.bool_]:
+        """Whether more came than usual, in the half minute before each moment: requests, or tokens of prompts."""
         usual, brought = self.usual.arrivals.above(CAME, CAME_BY), self.usual.brought.above(CAME, CAME_BY)
         if usual is None or brought is None:
             return np.zeros(len(moments_s), dtype=bool)
@@ -431,7 +435,7 @@ class GroupState:
         known = []
         for second in seconds.tolist():
             came, tokens = self.load.arrived(second - OVER_S, second)
-            known.append(came > usual or tokens > max(brought, 1.0))
+            known.append(came > usual or (prompts and tokens > max(brought, 1.0)))
         return np.array(known, dtype=bool)[places]
 
 

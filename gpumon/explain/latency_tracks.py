@@ -12,7 +12,7 @@ Bounded: 32 groups, of which one unseen for five minutes makes room for another;
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,8 +22,11 @@ from gpumon.detect.scene import Scene
 from gpumon.detect.time_cells import TimeCells
 from gpumon.explain.group import Group
 from gpumon.explain.group_room import GroupRoom
+from gpumon.explain.ring_sums import place
+from gpumon.explain.token_times import token_times
 from gpumon.model import RequestRecord
-from gpumon.requests.gaps import Segment, gaps_of, in_passes, inter_token_segment, possible, tokens_made
+from gpumon.requests.buckets import CONTEXT_UNKNOWN
+from gpumon.requests.gaps import Segment, in_passes, inter_token_segment, possible, tokens_made
 from gpumon.requests.logbuckets import LOWEST, PER_DOUBLING, SIZE, log_buckets
 from gpumon.requests.windows import Signal
 
@@ -41,6 +44,7 @@ COMPLETE: Final = 0.8
 LAGS: Final = 1.5
 CAP_S: Final = 3600.0
 """Longest duration that is believed."""
+_CAP_NS: Final = round(CAP_S * 1e9)
 _MOMENT_MAX: Final = 1 << 62
 
 _COARSE: Final = 4
@@ -97,22 +101,16 @@ class _Tracks:
         segments: list[Segment] = []
         spread: list[_Spread] = []
         for number, record in enumerate(records):
-            segment = inter_token_segment(number, record)
-            if segment is not None and 0 < record.start_ns < _MOMENT_MAX:
+            segment = _segment(number, record)
+            if segment is not None:
                 segments.append(segment)
             elif (untimed := _spread(record, float(starts_s[number]), at_s)) is not None:
                 spread.append(untimed)
-        begun_ns = np.array([min(max(record.start_ns, 0), _MOMENT_MAX) for record in records], dtype=np.int64)
-        self._add_firsts(segments, starts_s, begun_ns, at_s)
-        for part in in_passes(segments):
-            gaps = gaps_of(part)
-            good = (gaps.gaps_ns >= 0) & (gaps.gaps_ns <= int(CAP_S * 1e9))
-            gaps = gaps if good.all() else gaps.only(good)
-            if len(gaps.ends_ns):
-                made_s = starts_s[gaps.owners] + (gaps.ends_ns - begun_ns[gaps.owners]) * 1e-9
-                tokens = np.ones(len(made_s)) if gaps.counts is None else gaps.counts.astype(np.float64)
-                gaps_s = gaps.gaps_ns.astype(np.float64) * 1e-9
-                self._add_gaps(np.clip(made_s, 0.0, at_s), gaps_s, tokens)
+        if segments:
+            begun_ns = np.array([min(max(record.start_ns, 0), _MOMENT_MAX) for record in records], dtype=np.int64)
+            self._add_firsts(segments, starts_s, begun_ns, at_s)
+            for part in in_passes(segments):
+                self._add_gaps(part, starts_s, begun_ns, at_s)
         for untimed in spread:
             self._add_spread(untimed)
 
@@ -140,33 +138,46 @@ class _Tracks:
         np.divide(self._fast_gaps_s[cells], after, out=means, where=after > 0)
         return numbers, np.stack([means, self._fast_tokens[cells] / FAST_S])
 
-    def _count(self, signal: Signal, made_s: Floats, seconds: Floats, weights: Floats) -> None:
-        cells, current = self._cells.place(made_s)
-        if not current.all():
-            cells, seconds, weights = cells[current], seconds[current], weights[current]
-        flat = (cells * len(Signal) + signal) * _BUCKETS + log_buckets(seconds) // _COARSE
-        np.add.at(self._counts.reshape(-1), flat, weights.astype(np.float32))
-        if signal is Signal.INTER_TOKEN:
-            self._tokens += np.bincount(cells, weights, SECONDS)
+    def _count(self, signal: Signal, made_s: Floats, seconds: Floats, weights: Floats | None) -> None:
+        """weights: tokens of each; None: one each."""
+        placed = place(self._cells, made_s, 1.0, SECONDS)
         self._begin(signal, made_s)
+        if not len(placed.cells):
+            return
+        flat = placed.offsets * _BUCKETS + log_buckets(placed.only(seconds)) // _COARSE
+        weights = placed.only(weights) if weights is not None else None
+        counts = np.bincount(flat, weights, len(placed.cells) * _BUCKETS).reshape(-1, _BUCKETS)
+        self._counts[placed.cells, signal] += counts.astype(np.float32)
+        if signal is Signal.INTER_TOKEN:
+            self._tokens[placed.cells] += counts.sum(axis=1)
 
-    def _add_gaps(self, made_s: Floats, gaps_s: Floats, tokens: Floats) -> None:
-        self._count(Signal.INTER_TOKEN, made_s, gaps_s / tokens, tokens)
-        self._count_fast(made_s, tokens, gaps_s, tokens)
+    def _add_gaps(
+        self, segments: Sequence[Segment], starts_s: Floats, begun_ns: NDArray[np.int64], at_s: float
+    ) -> None:
+        of = np.array([segment.owner for segment in segments], dtype=np.intp)
+        told = token_times([segment.token_ns for segment in segments], begun_ns[of], starts_s[of])
+        good = told.is_gap & (told.gaps_ns >= 0) & (told.gaps_ns <= _CAP_NS)
+        made_s = np.clip(told.made_s[1:][good], 0.0, at_s)
+        gaps_s = np.asarray(told.gaps_ns[good] * 1e-9, dtype=np.float64)
+        if not len(made_s):
+            return
+        tokens = None
+        if any(segment.counts is not None for segment in segments):
+            parts = [np.ones(len(s.token_ns)) if s.counts is None else s.counts.astype(np.float64) for s in segments]
+            tokens = np.concatenate(parts)[1:][good]
+        self._count(Signal.INTER_TOKEN, made_s, gaps_s if tokens is None else gaps_s / tokens, tokens)
+        self._count_fast(made_s, tokens, gaps_s)
 
     def _add_firsts(
-        self, segments: Iterable[Segment], starts_s: Floats, begun_ns: NDArray[np.int64], at_s: float
+        self, segments: Sequence[Segment], starts_s: Floats, begun_ns: NDArray[np.int64], at_s: float
     ) -> None:
         """Tokens of first steps, which end no gap."""
-        told = [
-            (starts_s[each.owner] + (int(each.token_ns[0]) - int(begun_ns[each.owner])) * 1e-9, _first_count(each))
-            for each in segments
-        ]
-        if told:
-            made_s, tokens = np.array(told, dtype=np.float64).T
-            made_s = np.clip(made_s, 0.0, at_s)
-            self._count_firsts(made_s, tokens)
-            self._count_fast(made_s, tokens, np.zeros(len(told)), np.zeros(len(told)))
+        of = np.array([segment.owner for segment in segments], dtype=np.intp)
+        firsts_ns = np.array([segment.token_ns[0] for segment in segments], dtype=np.int64)
+        tokens = np.array([1 if each.counts is None else each.counts[0] for each in segments], dtype=np.float64)
+        made_s = np.clip(starts_s[of] + (firsts_ns - begun_ns[of]) * 1e-9, 0.0, at_s)
+        self._count_firsts(made_s, tokens)
+        self._count_fast(made_s, tokens, None)
 
     def _add_spread(self, untimed: _Spread) -> None:
         self._count_firsts(np.array([untimed.first_s]), np.ones(1))
@@ -180,17 +191,18 @@ class _Tracks:
 
     def _count_firsts(self, made_s: Floats, tokens: Floats) -> None:
         """Tokens that end no gap."""
-        cells, current = self._cells.place(made_s)
-        self._tokens += np.bincount(cells[current], tokens[current], SECONDS)
+        placed = place(self._cells, made_s, 1.0, SECONDS)
+        self._tokens[placed.cells] += placed.sums(tokens)
         self._begin(len(Signal), made_s)
 
-    def _count_fast(self, made_s: Floats, tokens: Floats, gaps_s: Floats, after: Floats) -> None:
-        cells, current = self._fast.place(made_s)
-        if not current.all():
-            cells, tokens, gaps_s, after = cells[current], tokens[current], gaps_s[current], after[current]
-        self._fast_tokens += np.bincount(cells, tokens, FAST_CELLS)
-        self._fast_gaps_s += np.bincount(cells, gaps_s, FAST_CELLS)
-        self._fast_after += np.bincount(cells, after, FAST_CELLS)
+    def _count_fast(self, made_s: Floats, tokens: Floats | None, gaps_s: Floats | None) -> None:
+        """tokens: None: one each. gaps_s: of those that end one; None of firsts, which do not."""
+        placed = place(self._fast, made_s, FAST_S, FAST_CELLS)
+        counts = placed.sums(tokens)
+        self._fast_tokens[placed.cells] += counts
+        if gaps_s is not None:
+            self._fast_gaps_s[placed.cells] += placed.sums(gaps_s)
+            self._fast_after[placed.cells] += counts
         if self._fast_first < 0:
             self._fast_first = int(made_s.min() / FAST_S)
 
@@ -211,7 +223,8 @@ class LatencyTracks:
         if not records:
             return
         at_s = scene.at_s
-        starts_s = np.array([_start_s(record, scene) for record in records])
+        epoch_s = scene.to_steady(0)
+        starts_s = np.array([_start_s(record, epoch_s, at_s) for record in records])
         lags = [0.0] * len(Signal)
         for model in scene.latencies.models():
             if (model.server, model.model) == (group.server, group.model):
@@ -245,11 +258,11 @@ def _nothing(rows: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     return np.empty(0, dtype=np.int64), np.empty((rows, 0))
 
 
-def _start_s(record: RequestRecord, scene: Scene) -> float:
+def _start_s(record: RequestRecord, epoch_s: float, at_s: float) -> float:
     """A clock ahead of ours would put tokens into the future: the request has ended now."""
     if not 0 < record.start_ns <= record.end_ns < _MOMENT_MAX:
-        return min(record.arrived_s, scene.at_s)
-    return scene.to_steady(record.start_ns) - max(0.0, scene.to_steady(record.end_ns) - scene.at_s)
+        return min(record.arrived_s, at_s)
+    return record.start_ns / 1e9 + epoch_s - max(0.0, record.end_ns / 1e9 + epoch_s - at_s)
 
 
 def _spread(record: RequestRecord, start_s: float, at_s: float) -> _Spread | None:
@@ -261,8 +274,14 @@ def _spread(record: RequestRecord, start_s: float, at_s: float) -> _Spread | Non
     return _Spread(moment_s, min(max(start_s + lasted_s, moment_s), at_s), made - 1)
 
 
-def _first_count(segment: Segment) -> int:
-    return 1 if segment.counts is None else int(segment.counts[0])
+def _segment(number: int, record: RequestRecord) -> Segment | None:
+    """As ``inter_token_segment``, of requests with a moment; of the context nothing is asked."""
+    if not 0 < record.start_ns < _MOMENT_MAX:
+        return None
+    if record.token_ns is not None and record.token_counts is None:
+        timed = record.per_token and len(record.token_ns) > 1
+        return Segment(number, record.token_ns, None, CONTEXT_UNKNOWN) if timed else None
+    return inter_token_segment(number, record)
 
 
 def _quantile(rows: NDArray[np.float32]) -> Floats:

@@ -2,8 +2,8 @@
 
 Every step of detection gives a few lessons: what steps took, by size of batch; what prompts took; waits, batch, context
 and arrivals. A lesson is taken in only ``LATER_S`` after its time, when every detector has had the time to say that
-something was wrong then. What an incident touches is kept apart, for groups that know nothing else. Until anything is
-known, lessons are taken in at once. Bounded: 4,096 lessons wait at most.
+something was wrong then. What an incident touches is kept apart, for groups that know nothing else. Until steps and
+prompts are known, lessons are taken in at once. Bounded: 4,096 lessons wait at most.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Learning:
     def settle(self, touched: Stretches, at_s: float) -> None:
         """Take in the lessons that are old enough. touched: when an incident held."""
         waiting = self._waiting
-        while waiting and (waiting[0].due_s <= at_s or not self.expected.is_known):
+        while waiting and (waiting[0].due_s <= at_s or not self.expected.is_known or not self.own_cost_s()):
             lesson = waiting.popleft()
             calm = not any(lesson.start_s <= last_s and lesson.end_s >= first_s for first_s, last_s in touched)
             lesson.teach(calm=calm)

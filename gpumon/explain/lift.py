@@ -20,6 +20,7 @@ from gpumon.catalogue import CAUSES
 from gpumon.explain.board import CELL_S, Board
 from gpumon.explain.causes import SLOWING
 from gpumon.explain.group import Key
+from gpumon.explain.quantiles import median
 
 SECONDS: Final = 300
 _HELD: Final = 0.5
@@ -55,16 +56,20 @@ class Slowness:
                 np.concatenate([column, *part]) for column, part in zip(columns, zip(*parts, strict=True), strict=True)
             )
         seconds = moments_s.astype(np.int64)
-        newest = int(seconds.max())
+        oldest, newest = int(seconds.min()), int(seconds.max())
         if newest > self._newest:
             fresh = np.arange(max(self._newest + 1, newest - SECONDS + 1), newest + 1) % SECONDS
             self._late[fresh] = 0.0
             self._expected[fresh] = 0.0
             self._newest = newest
-        good = seconds > self._newest - SECONDS
-        cells = seconds[good] % SECONDS
-        self._late += np.bincount(cells, late_s[good], SECONDS)
-        self._expected += np.bincount(cells, expected_s[good], SECONDS)
+        if oldest <= self._newest - SECONDS:
+            good = seconds > self._newest - SECONDS
+            seconds, late_s, expected_s = seconds[good], late_s[good], expected_s[good]
+            oldest = self._newest - SECONDS + 1
+        seconds -= oldest
+        cells = np.arange(oldest, newest + 1) % SECONDS
+        self._late[cells] += np.bincount(seconds, late_s, len(cells))
+        self._expected[cells] += np.bincount(seconds, expected_s, len(cells))
 
     def lifts(self, board: Board, keys: list[Key]) -> dict[int, float]:
         """By cause (index) that held for a part of the time."""
@@ -91,9 +96,9 @@ class Slowness:
             if during.sum() < _LEAST or without.sum() < _LEAST:
                 continue
             typical = (
-                np.median(ratios[during]) if CAUSES[cause] in SLOWING else late[during].sum() / expected[during].sum()
+                median(ratios[during]) if CAUSES[cause] in SLOWING else late[during].sum() / expected[during].sum()
             )
-            high, low = np.maximum([typical, np.median(ratios[without])], 0.0).tolist()
+            high, low = max(float(typical), 0.0), max(median(ratios[without]), 0.0)
             found[cause] = (high + _BASE) / (low + _BASE)
         return found
 

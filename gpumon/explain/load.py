@@ -8,7 +8,6 @@ The last six minutes, in cells of a quarter of a second. A group takes 0.2 MB.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -59,6 +58,17 @@ class Others(NamedTuple):
         return tokens, np.divide(weighed, tokens, out=np.zeros(len(tokens)), where=tokens > 0)
 
 
+class Moments(NamedTuple):
+    """What a group did at n moments, as positions in what it did in each stretch of a quarter of a second."""
+
+    where: NDArray[np.intp]
+    """(n,)"""
+    running: NDArray[np.float64]
+    """Requests decoding, at least one."""
+    context: NDArray[np.float64]
+    """Tokens of all of them together."""
+
+
 class GroupLoad:
     """Of one group. Not thread-safe."""
 
@@ -71,26 +81,39 @@ class GroupLoad:
         self._brought = np.zeros(2 * CELLS)
         self._made = np.zeros(2 * CELLS)
         """Tokens."""
-        self._prefills: deque[tuple[float, float, float, float]] = deque(maxlen=_PREFILLS)
-        """Begin, end, tokens and length of the prompt, in the order in which they became known."""
+        self._prefills = np.zeros((_PREFILLS, 4))
+        """A ring. Begin, end, tokens and length of the prompt, in the order in which they became known."""
+        self._prefilled = 0
+        """Prefills ever."""
+        self._forgotten = 0
+        """Those of them that are too old."""
 
     def add(self, requests: Sequence[Ran], at_s: float) -> None:
         """Requests that became known now. What is older than six minutes is left out."""
         self._advance(int(at_s / STEP_S) + 2)
-        for ran in requests:
-            self._add_decode(ran)
-            cell = self._cell(ran.start_s)
-            if 0 <= cell < 2 * CELLS:
-                self._arrived[cell] += 1
-                self._brought[cell] += ran.computed
-            if ran.computed > 0 and ran.first_s > ran.admitted_s:
-                self._prefills.append((ran.admitted_s, ran.first_s, float(ran.computed), float(ran.prompt)))
+        if not requests:
+            return
+        # Columns of ``Ran``.
+        start_s, admitted_s, first_s, end_s, prompt, computed, made = np.array(requests, dtype=np.float64).T
+        self._add_decodes(first_s, end_s, prompt, made)
+        cells = (start_s / STEP_S).astype(np.intp) - self._base
+        good = (cells >= 0) & (cells < 2 * CELLS)
+        np.add.at(self._arrived, cells[good], 1.0)
+        np.add.at(self._brought, cells[good], computed[good])
+        prefilled = (computed > 0) & (first_s > admitted_s)
+        self._add_prefills(np.stack([admitted_s, first_s, computed, prompt], axis=1)[prefilled])
 
     def add_tokens(self, made_s: NDArray[np.float64]) -> None:
         """When tokens of the requests added were made, as far as they tell."""
         cells = (made_s / STEP_S).astype(np.intp) - self._base
-        good = (cells >= 0) & (cells < 2 * CELLS)
-        self._made += np.bincount(cells[good], minlength=2 * CELLS)
+        if not len(cells):
+            return
+        first, last = int(cells.min()), int(cells.max())
+        if first < 0 or last >= 2 * CELLS:
+            cells = cells[(cells >= 0) & (cells < 2 * CELLS)]
+            first, last = 0, 2 * CELLS - 1
+        # Only what they touch: they are of the last seconds, of twelve minutes.
+        self._made[first : last + 1] += np.bincount(cells - first, minlength=last - first + 1)
 
     def made(self, start_s: float, end_s: float) -> float:
         """Tokens per second in the whole cells between two moments; NaN where there is none."""
@@ -99,12 +122,23 @@ class GroupLoad:
 
     def at(self, moments_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Requests decoding, at least one, and tokens of context of all of them together."""
-        cells = np.clip((moments_s / STEP_S).astype(np.intp) - self._base, 0, 2 * CELLS - 1)
-        decoding = self._decoding[cells]
+        where, running, context = self.moments(moments_s)
+        return running[where], context[where]
+
+    def moments(self, moments_s: NDArray[np.float64]) -> Moments:
+        """The same, for those who look at many moments of a few seconds."""
+        if not len(moments_s):
+            return Moments(np.empty(0, dtype=np.intp), np.empty(0), np.empty(0))
+        where = (moments_s / STEP_S).astype(np.intp)
+        where -= self._base
+        first, last = (min(max(int(edge), 0), 2 * CELLS - 1) for edge in (where.min(), where.max()))
+        np.clip(where, first, last, out=where)
+        where -= first
+        decoding = self._decoding[first : last + 1]
         # A request at the edge of a cell is there for a part of it: one alone is still one.
-        mean = np.divide(self._context[cells], decoding, out=np.zeros(len(cells)), where=decoding > 0)
+        mean = np.divide(self._context[first : last + 1], decoding, out=np.zeros(len(decoding)), where=decoding > 0)
         running = np.maximum(decoding, 1.0)
-        return running, running * mean
+        return Moments(where, running, running * mean)
 
     def arrived(self, start_s: float, end_s: float) -> tuple[float, float]:
         """Requests, and prompt tokens to be computed, per second that came from start to end."""
@@ -114,10 +148,11 @@ class GroupLoad:
 
     def others(self, start_s: float, end_s: float) -> Others:
         """Prompts computed between start and end."""
-        rows = [row for row in self._prefills if row[0] < end_s and row[1] > start_s]
-        if not rows:
+        oldest, newest = max(self._forgotten, self._prefilled - _PREFILLS), self._prefilled
+        known = self._prefills[np.arange(oldest, newest) % _PREFILLS] if oldest < newest else self._prefills[:0]
+        table = known[(known[:, 0] < end_s) & (known[:, 1] > start_s)]
+        if not len(table):
             return Others(np.empty(0), np.empty(0), np.empty(0))
-        table = np.array(rows)
         rates = table[:, 2] / (table[:, 1] - table[:, 0])
         times = np.concatenate([table[:, 0], table[:, 1]])
         slopes = np.concatenate([rates, -rates])
@@ -134,21 +169,36 @@ class GroupLoad:
     def _cell(self, moment_s: float) -> int:
         return int(moment_s / STEP_S) - self._base
 
-    def _add_decode(self, ran: Ran) -> None:
-        begin, end = ran.first_s / STEP_S - self._base, ran.end_s / STEP_S - self._base
-        start, length = begin, end - begin
-        begin, end = max(begin, 0.0), min(end, 2.0 * CELLS - 1)
-        if end <= begin:
+    def _add_decodes(
+        self,
+        first_s: NDArray[np.float64],
+        end_s: NDArray[np.float64],
+        prompt: NDArray[np.float64],
+        made: NDArray[np.float64],
+    ) -> None:
+        """Of every request the cells in which it decoded, all of them one after the other."""
+        starts, stops = first_s / STEP_S - self._base, end_s / STEP_S - self._base
+        begins, ends = np.maximum(starts, 0.0), np.minimum(stops, 2.0 * CELLS - 1)
+        some = ends > begins
+        if not some.any():
             return
-        first, last = int(begin), int(end)
-        share = np.ones(last - first + 1)
-        share[0] -= begin - first
-        share[-1] -= last + 1 - end
-        cells = np.arange(first, last + 1)
-        middles = (np.maximum(cells, begin) + np.minimum(cells + 1, end)) / 2
-        contexts = ran.prompt + ran.made * np.clip((middles - start) / length, 0.0, 1.0)
-        self._decoding[first : last + 1] += share
-        self._context[first : last + 1] += share * contexts
+        starts, lengths, begins, ends = starts[some], (stops - starts)[some], begins[some], ends[some]
+        firsts = begins.astype(np.intp)
+        counts = ends.astype(np.intp) - firsts + 1
+        of = np.repeat(np.arange(len(counts)), counts)
+        cells = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts - firsts, counts)
+        edges = np.maximum(cells, begins[of]), np.minimum(cells + 1, ends[of])
+        shares = edges[1] - edges[0]
+        middles = (edges[0] + edges[1]) / 2
+        contexts = prompt[some][of] + made[some][of] * np.clip((middles - starts[of]) / lengths[of], 0.0, 1.0)
+        low, size = int(cells.min()), int(cells.max() - cells.min()) + 1
+        self._decoding[low : low + size] += np.bincount(cells - low, shares, size)
+        self._context[low : low + size] += np.bincount(cells - low, shares * contexts, size)
+
+    def _add_prefills(self, rows: NDArray[np.float64]) -> None:
+        rows = rows[-_PREFILLS:]
+        self._prefills[np.arange(self._prefilled, self._prefilled + len(rows)) % _PREFILLS] = rows
+        self._prefilled += len(rows)
 
     def _advance(self, cell: int) -> None:
         """Make room for a cell; the older half goes when the arrays are full."""
@@ -160,5 +210,7 @@ class GroupLoad:
             array[2 * CELLS - shift :] = 0.0
         self._base = cell - CELLS if shift == 2 * CELLS else self._base + shift
         oldest_s = self._base * STEP_S
-        while self._prefills and self._prefills[0][1] < oldest_s:
-            self._prefills.popleft()
+        oldest = max(self._forgotten, self._prefilled - _PREFILLS)
+        while oldest < self._prefilled and self._prefills[oldest % _PREFILLS, 1] < oldest_s:
+            oldest += 1
+        self._forgotten = oldest

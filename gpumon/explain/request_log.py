@@ -7,46 +7,28 @@ prompt hashes, …) are held in small tables as long as a row uses them; a name 
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
+from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumon.catalogue import CAUSES
 from gpumon.explain.causes import INDEX
-from gpumon.explain.explained import Account, Explained
+from gpumon.explain.explained import Explained
 from gpumon.explain.group import Group
-from gpumon.explain.request_rows import (
-    FACTS,
-    NONE,
-    OTHER_GROUP,
-    OUTCOMES,
-    PARAMETERS,
-    REQUEST_ID,
-    SCORES,
-    UNITS,
-    Rows,
-    row_type,
-)
+from gpumon.explain.request_columns import figure, rows_of
+from gpumon.explain.request_rows import FACTS, NONE, OTHER_GROUP, PARAMETERS, SCORES, UNITS, Rows, row_type
 from gpumon.explain.signs import Fact
-from gpumon.requests.gaps import possible, tokens_made
 from gpumon.requests.tenants import OTHER
-
-if TYPE_CHECKING:
-    from gpumon.model import RequestRecord
 
 GROUPS: Final = 64
 TENANTS: Final = 256
 PROMPTS: Final = 4096
 SCORE_NAMES: Final = 64
 FACT_NAMES: Final = 250
-_LARGEST: Final = 3e38
-_CODES: Final = {"f4": "f", "f8": "d", "i4": "i", "u1": "B", "u2": "H"}
 _UNIT_INDEX: Final = {unit: position for position, unit in enumerate(UNITS)}
-_OUTCOME_INDEX: Final = {outcome: position for position, outcome in enumerate(OUTCOMES)}
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -56,11 +38,7 @@ class RequestLog:
 
     def __init__(self, size: int = 16_384, *, n_signals: int) -> None:
         """size: rows kept. n_signals: length of ``Explained.signals``."""
-        form = row_type(n_signals)
-        self._table = np.zeros(size, dtype=form)
-        self._bytes = self._table.view(np.uint8).data
-        self._pack = struct.Struct(_struct_format(form))
-        self._n_signals = n_signals
+        self._table = np.zeros(size, dtype=row_type(n_signals))
         self._next = 0
         """Rows appended ever."""
         self._dropped_s: float | None = None
@@ -82,14 +60,21 @@ class RequestLog:
 
     def append(self, explained: Explained) -> None:
         """One that ended."""
-        figures, signals = _figures(explained), _signals(explained.signals, self._n_signals)
-        position = self._next % len(self._table)
-        with self._lock:
-            if self._next >= len(self._table):
-                self._forget(position)
-            names = self._names(explained)
-            self._pack.pack_into(self._bytes, position * self._pack.size, *figures, *names, signals)
-            self._next += 1
+        self.extend([explained])
+
+    def extend(self, explained: Sequence[Explained]) -> None:
+        """Those that ended, in the order in which they are kept."""
+        size = len(self._table)
+        for first in range(0, len(explained), size):
+            part = explained[first : first + size]
+            rows = rows_of(part, self._table.dtype)
+            with self._lock:
+                positions = np.arange(self._next, self._next + len(part)) % size
+                if self._next + len(part) > size:
+                    self._forget(self._table[positions[max(0, size - self._next) :]])
+                self._name(rows, part)
+                self._table[positions] = rows
+                self._next += len(part)
 
     def since(self, start_s: float, *, server: str = "", model: str = "") -> Rows:
         """Those that ended at this steady second or later. server, model: of these only, where not empty."""
@@ -111,47 +96,58 @@ class RequestLog:
         wanted = np.array([server in ("", group.server) and model in ("", group.model) for group in rows.groups])
         return rows[wanted[rows.index("group")]]
 
-    def _names(self, explained: Explained) -> list[float]:
-        """What is held in tables, from ``group`` to ``fact_usual``."""
-        record = explained.record
-        parameters = [math.nan] * PARAMETERS
-        for name, value in record.parameters.items():
+    def _name(self, rows: NDArray[np.void], explained: Sequence[Explained]) -> None:
+        """Fills in what is held in tables."""
+        records = [each.record for each in explained]
+        rows["group"] = [self._groups.take(each.group) for each in explained]
+        rows["tenant"] = [self._tenants.take(record.tenant) for record in records]
+        rows["prompt"] = [self._prompts.take(record.prompt_hash) for record in records]
+        rows["parameters"] = np.nan
+        rows["score_name"], rows["score"] = NONE, np.nan
+        rows["fact_cause"] = rows["fact_name"] = rows["fact_unit"] = NONE
+        rows["fact_seen"] = rows["fact_usual"] = np.nan
+        for row, each in enumerate(explained):
+            record = each.record
+            if record.parameters:
+                self._name_parameters(rows[row], record.parameters)
+            if record.evaluations:
+                self._name_scores(rows[row], record.evaluations)
+        facts = [
+            (row, column, cause, fact)
+            for row, each in enumerate(explained)
+            for column, (cause, fact) in enumerate(_facts_of(each)[:FACTS])
+        ]
+        if facts:
+            where = tuple(np.array([each[:2] for each in facts], dtype=np.intp).T)
+            rows["fact_cause"][where] = [INDEX[cause] for _, _, cause, _ in facts]
+            rows["fact_name"][where] = [self._facts.take(fact.name) for *_, fact in facts]
+            rows["fact_unit"][where] = [_UNIT_INDEX[fact.unit] for *_, fact in facts]
+            rows["fact_seen"][where] = [figure(fact.observed) for *_, fact in facts]
+            rows["fact_usual"][where] = [figure(fact.usual) for *_, fact in facts]
+
+    def _name_parameters(self, row: np.void, parameters: Mapping[str, float]) -> None:
+        for name, value in parameters.items():
             place = self._parameters.take(name) if math.isfinite(value) else PARAMETERS
             if place < PARAMETERS:
-                parameters[place] = _figure(value)
-        score_names, scores = [NONE] * SCORES, [math.nan] * SCORES
-        finite = [(name, value) for name, value in record.evaluations.items() if math.isfinite(value)]
+                row["parameters"][place] = figure(value)
+
+    def _name_scores(self, row: np.void, evaluations: Mapping[str, float]) -> None:
+        finite = [(name, value) for name, value in evaluations.items() if math.isfinite(value)]
         for column, (name, value) in enumerate(finite[:SCORES]):
             place = self._scores.take(name)
             if place < SCORE_NAMES:
-                score_names[column], scores[column] = place, _figure(value)
-        causes, names, units = [NONE] * FACTS, [NONE] * FACTS, [NONE] * FACTS
-        seen, usual = [math.nan] * FACTS, [math.nan] * FACTS
-        for column, (cause, fact) in enumerate(_facts_of(explained)[:FACTS]):
-            causes[column], names[column] = INDEX[cause], self._facts.take(fact.name)
-            units[column] = _UNIT_INDEX[fact.unit]
-            seen[column], usual[column] = _figure(fact.observed), _figure(fact.usual)
-        group, tenant = self._groups.take(explained.group), self._tenants.take(record.tenant)
-        prompt = self._prompts.take(record.prompt_hash)
-        return [group, tenant, prompt, *parameters, *score_names, *scores, *causes, *names, *units, *seen, *usual]
+                row["score_name"][column], row["score"][column] = place, figure(value)
 
-    def _forget(self, position: int) -> None:
-        """Lets go of the names of a row that is overwritten."""
-        row = self._table[position]
-        end_s = float(row["end_s"])
+    def _forget(self, rows: NDArray[np.void]) -> None:
+        """Lets go of the names of rows that are overwritten."""
+        end_s = float(rows["end_s"].max())
         self._dropped_s = end_s if self._dropped_s is None else max(self._dropped_s, end_s)
-        self._groups.give(int(row["group"]))
-        self._tenants.give(int(row["tenant"]))
-        self._prompts.give(int(row["prompt"]))
-        for place, value in enumerate(row["parameters"].tolist()):
-            if not math.isnan(value):
-                self._parameters.give(place)
-        for place in row["score_name"].tolist():
-            if place != NONE:
-                self._scores.give(place)
-        for place in row["fact_name"].tolist():
-            if place != NONE:
-                self._facts.give(place)
+        for names, column in ((self._groups, "group"), (self._tenants, "tenant"), (self._prompts, "prompt")):
+            names.give(rows[column])
+        for place, uses in enumerate((~np.isnan(rows["parameters"])).sum(axis=0).tolist()):
+            self._parameters.give(np.full(uses, place))
+        for names, column in ((self._scores, "score_name"), (self._facts, "fact_name")):
+            names.give(rows[column][rows[column] != NONE])
 
 
 class _Interned(Generic[Name]):
@@ -186,107 +182,29 @@ class _Interned(Generic[Name]):
         self._uses[place] += 1
         return place
 
-    def give(self, place: int) -> None:
-        """One use less."""
-        if place == self._limit:
-            return
-        self._uses[place] -= 1
-        name = self._names[place]
-        if not self._uses[place] and name is not None:
-            del self._places[name]
-            self._names[place] = None
-            self._free.append(place)
-
-
-def _struct_format(form: np.dtype[np.void]) -> str:
-    """The same as a dtype, but the signals are one string of bytes. Packing is far faster than assigning columns."""
-    parts = []
-    for name in form.names or ():
-        field = form[name]
-        count = math.prod(field.shape)
-        code = _CODES.get(field.base.str[1:])
-        parts.append(f"{field.itemsize}s" if name == "signals" or code is None else f"{count}{code}")
-    return "=" + "".join(parts)
-
-
-def _figures(explained: Explained) -> list[Any]:
-    """What a row says in numbers of its own, from ``trace_id`` to ``outcome``."""
-    record = explained.record
-    first_s, decode_s = record.time_to_first_token_s, record.decode_s
-    if first_s is None and record.first_token_ns is not None:
-        first_s = max(0, record.first_token_ns - record.start_ns) / 1e9
-    if decode_s is None and record.first_token_ns is not None:
-        decode_s = max(0, record.end_ns - record.first_token_ns) / 1e9
-    accounts = explained.first_token, explained.decode
-    tokens = tokens_made(record)
-    return [
-        record.trace_id[:16],
-        record.span_id[:8],
-        record.request_id.encode("utf-8", "replace")[:REQUEST_ID],
-        explained.start_s,
-        explained.end_s,
-        *(_figure(value) for value in (first_s, record.queue_s, record.prefill_s, decode_s)),
-        *(n if possible(n) else -1 for n in (record.prompt_tokens, tokens, record.cached_tokens)),
-        _tokens_per_s(record, tokens),
-        *_gaps(explained),
-        *(_figure(account.expected_s) for account in accounts),
-        *(max(0.0, _figure(account.excess_s, missing=0.0)) for account in accounts),
-        *_by_cause(explained.first_token),
-        *_by_cause(explained.decode),
-        min(max(record.concurrency, 0), 2**31 - 1),
-        _OUTCOME_INDEX.get(record.outcome, len(OUTCOMES) - 1),
-    ]
-
-
-def _figure(value: float | None, *, missing: float = math.nan) -> float:
-    """One that a 32-bit float holds."""
-    if value is None or not math.isfinite(value):
-        return missing
-    return float(value) if -_LARGEST < value < _LARGEST else math.copysign(_LARGEST, value)
-
-
-def _by_cause(account: Account) -> list[float]:
-    seconds = [0.0] * len(CAUSES)
-    for share in account.shares:
-        cause = INDEX[share.cause]
-        seconds[cause] = min(seconds[cause] + max(0.0, _figure(share.seconds, missing=0.0)), _LARGEST)
-    return seconds
+    def give(self, places: NDArray[Any]) -> None:
+        """One use less of each of these."""
+        for place, uses in enumerate(np.bincount(places).tolist()):
+            if not uses or place == self._limit:
+                continue
+            self._uses[place] -= uses
+            name = self._names[place]
+            if not self._uses[place] and name is not None:
+                del self._places[name]
+                self._names[place] = None
+                self._free.append(place)
 
 
 def _facts_of(explained: Explained) -> list[tuple[str, Fact]]:
     """Causes with a figure, by seconds; of each the figure of its larger share."""
-    shares = [*explained.first_token.shares, *explained.decode.shares]
-    if all(share.fact is None for share in shares):
-        return []
-    lost_s = explained.by_cause()
+    shares = (*explained.first_token.shares, *explained.decode.shares)
     found: dict[str, Fact] = {}
-    for share in sorted(shares, key=lambda share: -share.seconds):
+    lost_s: dict[str, float] = {}
+    for share in sorted(shares, key=_seconds, reverse=True) if len(shares) > 1 else shares:
+        lost_s[share.cause] = lost_s.get(share.cause, 0.0) + share.seconds
         if share.fact is not None and math.isfinite(share.fact.observed):
             found.setdefault(share.cause, share.fact)
-    return sorted(found.items(), key=lambda item: -lost_s[item[0]])
+    return sorted(found.items(), key=lambda item: -lost_s[item[0]]) if len(found) > 1 else [*found.items()]
 
 
-def _gaps(explained: Explained) -> tuple[float, float, float]:
-    """Mean, P95 and largest of the times between its steps; the P95 of n is the one of rank ceil(0.95 n)."""
-    steps_s = explained.token_s
-    if steps_s is None or len(steps_s) < 2:
-        return math.nan, math.nan, math.nan
-    count = len(steps_s) - 1
-    ordered_s = np.subtract(steps_s[1:], steps_s[:-1])
-    ordered_s.sort()
-    mean_s, p95_s = (steps_s[-1] - steps_s[0]) / count, ordered_s[math.ceil(0.95 * count) - 1]
-    return _figure(float(mean_s)), _figure(float(p95_s)), _figure(float(ordered_s[-1]))
-
-
-def _tokens_per_s(record: RequestRecord, tokens: int | None) -> float:
-    """After the first token; of requests that do not tell when that was, over all their time."""
-    begun_ns = record.first_token_ns if record.first_token_ns is not None else record.start_ns
-    seconds = (record.end_ns - begun_ns) / 1e9
-    return _figure((tokens - 1) / seconds) if possible(tokens) and tokens > 1 and seconds > 0 else math.nan
-
-
-def _signals(told: NDArray[np.float32], size: int) -> bytes:
-    """Only finite ones, as many as there are columns."""
-    known = np.full(size, np.nan, dtype=np.float32)
-    np.copyto(known[: len(told)], told[:size], where=np.isfinite(told[:size]))
-    return known.tobytes()
+_seconds = attrgetter("seconds")

@@ -18,8 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumon.explain.load import Ran
+from gpumon.explain.quantiles import median
+from gpumon.explain.token_times import token_times
 from gpumon.model import RequestRecord
-from gpumon.requests.gaps import gaps_of, inter_token_segment, step_segment
+from gpumon.requests.buckets import CONTEXT_UNKNOWN
+from gpumon.requests.gaps import Segment, inter_token_segment, step_segment
 
 SINGLE: Final = 1.5
 SUSTAINED: Final = 1.06
@@ -29,8 +32,11 @@ _NOISE: Final = 0.05
 """Spread of single steps that is allowed for: three times it over the root of their number."""
 _FEWEST: Final = 8
 _WHOLE: Final = 1.15
+_DOZEN: Final = 12
 CAP_S: Final = 3600.0
+_CAP_NS: Final = round(CAP_S * 1e9)
 _EDGE_S: Final = 1.0
+"""Ranks may tell of steps by a clock of their own; what is further outside of the request's time is of no use."""
 
 
 class Steps(NamedTuple):
@@ -104,86 +110,112 @@ def steps_of(records: Sequence[RequestRecord], runs: Sequence[Ran]) -> Steps:
     segments = []
     wholes: list[tuple[int, float, float, float]] = []
     for position, (record, ran) in enumerate(zip(records, runs, strict=True)):
-        segment = inter_token_segment(position, record) or step_segment(position, record)
+        times = record.token_ns
+        if times is not None and record.token_counts is None:
+            segment = Segment(position, times, None, CONTEXT_UNKNOWN) if len(times) > 1 else None
+        else:
+            segment = inter_token_segment(position, record) or step_segment(position, record)
         if segment is not None:
             segments.append(segment)
-        elif record.token_ns is None and ran.made > 1 and ran.end_s > ran.first_s:
+        elif times is None and ran.made > 1 and ran.end_s > ran.first_s:
             wholes.append((position, ran.first_s, ran.end_s, ran.made - 1))
-    if segments:
-        gaps = gaps_of(segments)
-        starts_ns = np.array([record.start_ns for record in records], dtype=np.int64)[gaps.owners]
-        ends_s = np.array([ran.start_s for ran in runs])[gaps.owners] + (gaps.ends_ns - starts_ns) * 1e-9
-        good = (gaps.gaps_ns > 0) & (gaps.gaps_ns <= int(CAP_S * 1e9))
-        # Ranks may tell of steps by a clock of their own; what is not of the request's time is of no use.
-        begun, ended = np.array([(ran.start_s, ran.end_s) for ran in runs]).T
-        good &= (ends_s - gaps.gaps_ns * 1e-9 >= begun[gaps.owners] - _EDGE_S) & (
-            ends_s <= ended[gaps.owners] + _EDGE_S
-        )
-        tokens = np.ones(len(ends_s)) if gaps.counts is None else gaps.counts.astype(np.float64)
-        single = Steps(gaps.owners, ends_s - gaps.gaps_ns * 1e-9, ends_s, np.ones(len(ends_s)), tokens)
-        if not good.all():
-            single = Steps(
-                single.owners[good], single.starts_s[good], single.ends_s[good], single.counts[good], tokens[good]
-            )
-        if not wholes:
-            return single
-    else:
-        single = Steps(np.empty(0, dtype=np.intp), *(np.empty(0) for _ in range(4)))
-    table = np.array(wholes, dtype=np.float64).reshape(-1, 4)
+    single = _single(segments, [record.start_ns for record in records], runs)
+    if not wholes:
+        return single
+    table = np.array(wholes, dtype=np.float64)
     whole = Steps(table[:, 0].astype(np.intp), table[:, 1], table[:, 2], table[:, 3], table[:, 3])
-    return Steps(
-        np.concatenate([single.owners, whole.owners]),
-        np.concatenate([single.starts_s, whole.starts_s]),
-        np.concatenate([single.ends_s, whole.ends_s]),
-        np.concatenate([single.counts, whole.counts]),
-        np.concatenate([single.tokens, whole.tokens]),
-    )
+    return Steps(*(np.concatenate(columns) for columns in zip(single, whole, strict=True)))
+
+
+def _single(segments: Sequence[Segment], starts_ns: Sequence[int], runs: Sequence[Ran]) -> Steps:
+    """Of requests that tell of single steps; of those steps that can be true."""
+    if not segments:
+        return Steps(np.empty(0, dtype=np.intp), *(np.empty(0) for _ in range(4)))
+    of = [segment.owner for segment in segments]
+    begun_s, ended_s = np.array([(runs[owner].start_s, runs[owner].end_s) for owner in of]).T
+    begun_ns = np.array([starts_ns[owner] for owner in of], dtype=np.int64)
+    made_s, gaps_ns, is_gap, lengths = token_times([segment.token_ns for segment in segments], begun_ns, begun_s)
+    lasts = np.cumsum(lengths) - 1
+    within_ns = gaps_ns[is_gap]
+    is_sound = within_ns.min() > 0 and within_ns.max() <= _CAP_NS
+    is_sound &= not (made_s[lasts - lengths + 1] < begun_s - _EDGE_S).any()
+    if not is_sound or (made_s[lasts] > ended_s + _EDGE_S).any():
+        is_gap &= (gaps_ns > 0) & (gaps_ns <= _CAP_NS)
+        is_gap &= made_s[:-1] >= np.repeat(begun_s, lengths)[:-1] - _EDGE_S
+        is_gap &= made_s[1:] <= np.repeat(ended_s, lengths)[1:] + _EDGE_S
+    count = int(np.count_nonzero(is_gap))
+    ones = np.ones(count)
+    tokens = ones
+    if any(segment.counts is not None for segment in segments):
+        parts = [np.ones(len(s.token_ns)) if s.counts is None else s.counts.astype(np.float64) for s in segments]
+        tokens = np.concatenate(parts)[1:][is_gap]
+    owners = np.repeat(np.array(of, dtype=np.intp), lengths)
+    return Steps(owners[1:][is_gap], made_s[:-1][is_gap], made_s[1:][is_gap], ones, tokens)
 
 
 def slow_of(steps: Steps, expected_s: NDArray[np.float64]) -> Slow:
     """The slow stretches. expected_s: of every step."""
     actual_s = steps.lengths_s
+    count = len(actual_s)
+    if not count:
+        none, nothing = np.empty(0, dtype=np.intp), np.empty(0)
+        return Slow(none, nothing, nothing, nothing, nothing, nothing, none)
     ratios = actual_s / np.maximum(expected_s, 1e-9)
-    is_whole = steps.counts > 1
-    single = np.where(is_whole, ratios > _WHOLE, (ratios > SINGLE) & (actual_s - expected_s > LEAST_S))
-    # About a second, and long enough for a dozen steps.
-    width_s = float(np.clip(12 * np.median(expected_s / steps.counts), 1.0, 20.0)) if len(ratios) else 1.0
-    cells = (steps.starts_s / width_s).astype(np.int64)
-    fresh = np.ones(len(cells), dtype=bool)
-    fresh[1:] = (cells[1:] != cells[:-1]) | (steps.owners[1:] != steps.owners[:-1])
-    stretches = np.cumsum(fresh) - 1
-    # Without the single ones, which do not make the others slow.
-    length = int(stretches.max(initial=0)) + 1
-    counts = np.bincount(stretches[~single], minlength=length)
-    means = np.bincount(stretches[~single], ratios[~single], length) / np.maximum(counts, 1)
+    whole = np.flatnonzero(steps.counts > 1)
+    # Few are: it is looked at them alone.
+    single = np.flatnonzero(ratios > min(SINGLE, _WHOLE) if len(whole) else ratios > SINGLE)
+    is_late = (ratios[single] > SINGLE) & (actual_s[single] - expected_s[single] > LEAST_S)
+    single = single[np.where(steps.counts[single] > 1, ratios[single] > _WHOLE, is_late)]
+    cells = (steps.starts_s / _width_s(steps, expected_s, whole)).astype(np.int64)
+    fresh = cells[1:] != cells[:-1]
+    fresh |= steps.owners[1:] != steps.owners[:-1]
+    firsts = np.concatenate([[0], np.flatnonzero(fresh) + 1])
+    sizes = np.diff(firsts, append=count)
+    # Without the single ones: they do not make the others slow.
+    calm = ratios.copy()
+    calm[single] = 0.0
+    counts = sizes - np.bincount(np.searchsorted(firsts, single, "right") - 1, minlength=len(firsts))
+    means = np.add.reduceat(calm, firsts) / np.maximum(counts, 1)
     limits = np.maximum(SUSTAINED, 1 + 3 * _NOISE / np.sqrt(np.maximum(counts, 1)))
-    calm = ~single & ~is_whole
     is_slow = (means > limits) & (counts >= _FEWEST)
-    others = calm & is_slow[stretches] if len(ratios) else calm
     # Stretches first by their number, then the single ones, then all by request and time.
-    members = np.full(len(ratios), -1, dtype=np.intp)
-    known, inverse = np.unique(stretches[others], return_inverse=True)
-    members[others] = inverse
-    members[single] = len(known) + np.arange(int(single.sum()))
-    count = len(known) + int(single.sum())
-    chosen = members >= 0
+    members = np.full(count, -1, dtype=np.intp)
+    known = 0
+    if is_slow.any():
+        others = np.repeat(is_slow, sizes)
+        others[single] = False
+        others[whole] = False
+        stretches = np.repeat(np.arange(len(firsts)), sizes)[others]
+        numbers = np.cumsum(np.diff(stretches, prepend=-1) != 0) - 1
+        members[others] = numbers
+        known = int(numbers[-1]) + 1 if len(numbers) else 0
+    members[single] = known + np.arange(len(single))
+    found = known + len(single)
+    chosen = np.flatnonzero(members >= 0)
     which = members[chosen]
-    starts, ends = np.full(count, np.inf), np.full(count, -np.inf)
+    starts, ends = np.full(found, np.inf), np.full(found, -np.inf)
     np.minimum.at(starts, which, steps.starts_s[chosen])
     np.maximum.at(ends, which, steps.ends_s[chosen])
-    owners = np.zeros(count, dtype=np.intp)
+    owners = np.zeros(found, dtype=np.intp)
     owners[which] = steps.owners[chosen]
     order = np.lexsort((starts, owners))
-    place = np.empty(count, dtype=np.intp)
-    place[order] = np.arange(count)
-    members[chosen] = place[which]
+    place = np.empty(found, dtype=np.intp)
+    place[order] = np.arange(found)
+    members[chosen] = places = place[which]
 
     def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(np.bincount(place[which], values[chosen], count), dtype=np.float64)[:count]
+        return np.asarray(np.bincount(places, values[chosen], found), dtype=np.float64)[:found]
 
     return Slow(
         owners[order], starts[order], ends[order], sums(actual_s), sums(expected_s), sums(steps.tokens), members
     )
+
+
+def _width_s(steps: Steps, expected_s: NDArray[np.float64], whole: NDArray[np.intp]) -> float:
+    """Of a stretch: about a second, and long enough for a dozen steps."""
+    each_s = expected_s / steps.counts if len(whole) else expected_s
+    # The median is asked for only where it can matter.
+    return float(np.clip(_DOZEN * median(each_s), 1.0, 20.0)) if _DOZEN * each_s.max() > 1.0 else 1.0
 
 
 def _first_after_s(record: RequestRecord) -> float | None:

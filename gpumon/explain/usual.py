@@ -6,10 +6,13 @@ Medians of the newest values from times that no incident touches; where there ar
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpumon.explain.quantiles import median, quantiles
 
 _LEAST: Final = 8
 _LENGTHS: Final = 24
@@ -55,9 +58,9 @@ class Ring:
             return None
         if self._known is None:
             values = self._values[: len(self)]
-            median, high = np.quantile(values, (0.5, 0.95)).tolist()
-            spread = _SPREAD * float(np.median(np.abs(values - median)))
-            self._known = Figures(median, float(values.mean()), high, spread)
+            middle, high = quantiles(values, (0.5, 0.95))
+            spread = _SPREAD * median(np.abs(values - middle))
+            self._known = Figures(middle, float(values.mean()), high, spread)
         return self._known
 
 
@@ -116,7 +119,7 @@ class ByLength:
         self._known: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def add(self, length: float, seconds: float, *, calm: bool) -> None:
-        bucket = min(_LENGTHS - 1, int(np.log2(max(length, 1.0))))
+        bucket = min(_LENGTHS - 1, int(math.log2(max(length, 1.0))))
         self._buckets[bucket].add(seconds, calm=calm)
         self._lengths[bucket].add(length, calm=calm)
         self._known = None

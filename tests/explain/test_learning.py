@@ -73,9 +73,10 @@ def expects(learning: Learning, running: float = 4.0, context: float = 1000.0) -
 
 
 def begun() -> Learning:
-    """Of a group whose first request came at 900 s."""
+    """Of a group whose first requests came at 900 s: what a prompt takes is known."""
     learning = Learning(GroupLoad())
-    learning.requests([ran(900.0)], NONE, 901.0)
+    learning.requests([ran(900.0, prompt_s=0.2)] * 10, NONE, 901.0)
+    learning.settle([], 901.0 + LATER_S)
     return learning
 
 
@@ -116,6 +117,21 @@ def test_what_is_known_changes_only_when_a_lesson_is_old_enough(knowing: Learnin
     assert expects(knowing) == pytest.approx(USUAL_S)
     knowing.settle([], 1100.0 + LATER_S)
     assert expects(knowing) == pytest.approx(SLOW_S)
+
+
+@pytest.mark.parametrize("prompt_s", [0.0, 0.2])
+def test_a_server_that_tells_nothing_of_its_prompts_learns_as_late_as_others(prompt_s: float) -> None:
+    # All of them cached, or not counted.
+    learning = Learning(GroupLoad())
+    for second in range(3 * LEAST):
+        at_s = 1000.0 + second
+        show(learning, at_s)
+        learning.requests([ran(at_s - 1.0, prompt_s=prompt_s, computed=0)], NONE, at_s)
+        learning.settle([], at_s)
+    learning.settle([], 1090.0)
+    show_slow(learning, 1100.0)
+    learning.settle([], 1110.0)
+    assert expects(learning) == pytest.approx(USUAL_S)
 
 
 def test_each_lesson_is_taken_in_at_its_own_time_and_once(knowing: Learning) -> None:
@@ -297,6 +313,15 @@ def test_what_a_prompt_token_costs_at_most_is_known_from_whole_prompts() -> None
         learning.requests([ran(1000.0 + number, prompt_s=0.5, computed=1000)], NONE, 1001.0 + number)
         learning.settle([], 1001.0 + number)
     assert learning.own_cost_s() == pytest.approx(0.5 / 1000)
+
+
+def test_prompts_beside_are_those_of_others() -> None:
+    learning = Learning(GroupLoad())
+    for number in range(20):
+        at_s = 1001.0 + number
+        learning.requests([ran(at_s - 1.0, prompt_s=1.0, computed=100)], prompts(at_s, 400.0), at_s)
+        learning.settle([], at_s)
+    assert learning.usual.beside.value() == pytest.approx(300.0)
 
 
 def test_a_request_that_tells_nothing_of_its_prompt_teaches_only_its_wait() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumon.detect.spoken import duration
-from gpumon.explain.signs import Fact
 from gpumon.model import Unit
 
 LEAST: Final = 20
@@ -110,12 +109,10 @@ def text(value: float, unit: Unit) -> str:
     return f"{number} {spelled}".rstrip()
 
 
-def fact_text(fact: Fact | None) -> str:
-    """``SM clock 1.005 GHz, usually 1.41 GHz``; empty for none."""
-    if fact is None:
-        return ""
-    told = f"{fact.name.replace('_', ' ')} {text(fact.observed, fact.unit)}"
-    return told if fact.usual is None else f"{told}, usually {text(fact.usual, fact.unit)}"
+def percent(share: float) -> str:
+    """``72 %``; ``<1 %`` for what is little and not nothing."""
+    whole = f"{100 * share:.0f}"
+    return "<1 %" if whole == "0" and share > 0 else f"{whole} %"
 
 
 def _correlated(table: NDArray[Any], values: Floats, least: int) -> tuple[Floats, NDArray[np.intp]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpumon.detect.detector import Severity
@@ -29,13 +30,22 @@ SIGNS: Final = frozenset(
     ("latency_shift", "queue_buildup", "batch_jitter", "context_cliff", "starved_gpu", "memory_bound", "quality_drop")
 )
 """Kinds that say how slowness shows, not where it is from."""
+_SCOPES: Final = {
+    "gpu": ("GPU", "GPUs"),
+    "process": ("process", "processes"),
+    "server": ("server", "servers"),
+    "tenant": ("tenant", "tenants"),
+    "collective": ("communicator", "communicators"),
+}
+_THINGS: Final = ("part of the node", "parts of the node")
+_PERCENT: Final = re.compile(r"(?<=\d)%")
 _SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
 def incidents(inputs: Inputs) -> tuple[IncidentBrief, ...]:
     """Those that held at some time in the period, by severity, then by what requests lost, then by time."""
     found = sorted(
-        held_in(inputs.incidents, inputs.from_s, inputs.to_s),
+        held_in(concerning(inputs), inputs.from_s, inputs.to_s),
         key=lambda each: (_SEVERITIES.index(each.severity), -_lost_s(each), each.since_s, each.id),
     )
     return tuple(
@@ -45,7 +55,7 @@ def incidents(inputs: Inputs) -> tuple[IncidentBrief, ...]:
             severity=each.severity.value,
             entity=each.entity.name,
             gpu=each.entity.uuid,
-            summary=each.summary,
+            summary=summary(each),
             opened=inputs.to_unix(each.opened_s),
             lasted_seconds=each.duration_s(inputs.to_s),
             is_open=each.is_open,
@@ -53,6 +63,26 @@ def incidents(inputs: Inputs) -> tuple[IncidentBrief, ...]:
         )
         for each in found[:MOST]
     )
+
+
+def concerning(inputs: Inputs) -> list[Incident]:
+    """All but those of engines that were not asked for."""
+    return [each for each in inputs.incidents if each.id not in inputs.of_others]
+
+
+def summary(incident: Incident) -> str:
+    """With percent written as everywhere here."""
+    return _PERCENT.sub(" %", incident.summary)
+
+
+def more_like(found: Sequence[Incident]) -> str:
+    """``, and 3 more processes``: how many others were found beside the first one, and of what; empty for none."""
+    scopes = {each.entity.name: each.entity.scope for each in found if each.entity.name != found[0].entity.name}
+    if not scopes:
+        return ""
+    (scope, *different) = sorted({*scopes.values()})
+    one, many = _SCOPES.get(scope, _THINGS) if not different else _THINGS
+    return f", and likewise on {len(scopes)} more {many if len(scopes) > 1 else one}"
 
 
 def held_in(found: Iterable[Incident], from_s: float, to_s: float) -> list[Incident]:

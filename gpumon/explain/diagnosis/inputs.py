@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -86,7 +86,8 @@ class Inputs(NamedTuple):
     dimensions: Sequence[DimensionLike] = ()
     """In the order of ``rows.signals``."""
     tracks: Mapping[Group, Track] = {}
-    correlations: Mapping[Group, Sequence[CorrelationLike]] = {}
+    correlations: Mapping[Group, Sequence[tuple[float, CorrelationLike]]] = {}
+    """Strong pairs, each with the seconds between its samples."""
     incidents: Sequence[Incident] = ()
     gpu_names: Mapping[str, str] = {}
     """Index by UUID, as NVML counts them."""
@@ -97,3 +98,5 @@ class Inputs(NamedTuple):
     surface_y: str = ""
     quantile: float = 0.95
     """Of the response surface."""
+    of_others: Set[str] = frozenset()
+    """Ids of incidents of engines that were not asked for: they are left out."""

@@ -8,7 +8,9 @@ import numpy as np
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.causes import INDEX, LOAD, TABLE, UNEXPLAINED
-from gpumon.explain.diagnosis.figures import Floats, fact_text, known
+from gpumon.explain.diagnosis.facts import fact_text
+from gpumon.explain.diagnosis.figures import Floats, known
+from gpumon.explain.diagnosis.gains import Gained
 from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.diagnosis.model import Action, CauseKind, CauseLost, Engine, SlowRequest
 from gpumon.explain.diagnosis.seen import Seen
@@ -28,8 +30,9 @@ def kind_of(cause: str) -> CauseKind:
     return "load" if cause in LOAD else "fault"
 
 
-def causes(seen: Seen) -> tuple[CauseLost, ...]:
-    """Those that cost anything, the most seconds first. Their shares add up to 1."""
+def causes(seen: Seen, gained: Gained | None = None) -> tuple[CauseLost, ...]:
+    """Those that cost anything, the most seconds first. Their shares add up to 1. gained: in the worst stretch."""
+    calm = gained.calm_per_minute if gained is not None else None
     phases = seen.cause_s.sum(axis=0)
     # Excess that came without shares is unexplained, too: nothing is lost between the two. Less is rounding.
     excess = seen.rows.column("excess_s").sum(axis=0)
@@ -48,6 +51,7 @@ def causes(seen: Seen) -> tuple[CauseLost, ...]:
             decode_seconds=float(phases[1, i]),
             share=float(seconds[i]) / total_s,
             requests=int(touched[i]),
+            calm_seconds_per_minute=None if calm is None else calm[cause],
             fact=fact_text(seen.rows.fact(i)),
             action=TABLE[cause].action,
         )
@@ -57,9 +61,11 @@ def causes(seen: Seen) -> tuple[CauseLost, ...]:
     )
 
 
-def actions(lost: tuple[CauseLost, ...]) -> tuple[Action, ...]:
-    """What to do, the most seconds first; what nothing explains comes last."""
-    worth = [each for each in lost if each.share >= WORTH]
+def actions(lost: tuple[CauseLost, ...], gained: Gained | None = None) -> tuple[Action, ...]:
+    """What to do: about what gained most in the worst stretch first, then about what cost most; the unexplained last."""
+    order = [each.cause for each in gained.reasons if each.share >= WORTH] if gained is not None else []
+    worth = [each for each in lost if each.share >= WORTH or each.cause in order]
+    worth.sort(key=lambda each: order.index(each.cause) if each.cause in order else len(order))
     worth.sort(key=lambda each: each.kind == "unexplained")
     return tuple(Action(text=each.action, cause=each.cause, seconds=each.seconds) for each in worth[:ACTIONS])
 

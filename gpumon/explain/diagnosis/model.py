@@ -55,8 +55,11 @@ class CauseLost(_Part):
     decode_seconds: float
     share: float = Field(description="Of all excess, 0 to 1. The shares of all causes add up to 1.")
     requests: int = Field(description="How many it touched.")
+    calm_seconds_per_minute: float | None = Field(
+        description="Lost per minute of the calm time that the worst stretch is compared with; null where there is none."
+    )
     fact: str = Field(
-        description="The figure that tells most, as text: sm_clock 1.005 GHz, usually 1.41 GHz; or empty."
+        description="The figure that tells most, as text: SM clock 1.005 GHz, usually 1.41 GHz; or empty."
     )
     action: str = Field(description="What to do.")
 
@@ -97,7 +100,10 @@ class BeforeDuring(_Part):
     server: str = Field(description="Of the engine that the signals are of: the one that lost most.")
     model: str
     excess_seconds: float = Field(description="Within that stretch.")
-    changes: tuple[Change, ...] = Field(description="The most changed first.")
+    usual_seconds: float = Field(description="Of these, those that calm time loses as well.")
+    changes: tuple[Change, ...] = Field(
+        description="The most changed first, in standard deviations; those of less than 10 % are left out."
+    )
 
 
 class Timeline(_Part):
@@ -144,6 +150,7 @@ class Correlation(_Part):
     y: str = Field(description="Latency or rate.")
     r: float = Field(description="Pearson, -1 to 1, at the best lag.")
     lag_seconds: float = Field(description="By which y follows x; negative: x follows y.")
+    step_seconds: float = Field(description="Between two samples: 1, or 0.1.")
     n_eff: float = Field(description="Independent samples it rests on.")
     p: float = Field(description="How probable so much is by chance.")
 
@@ -294,7 +301,7 @@ class Diagnosis(_Part):
     until: float = Field(description="Unix seconds.")
     requests: int = Field(description="That ended in it and are kept.")
     slow_requests: int = Field(
-        description="Whose excess is over 5 % of their expected time and over 20 ms; while nothing is expected of any, "
+        description="Whose excess is at least 30 % of their expected time and 100 ms; while nothing is expected of any, "
         "the slowest 5 % by time per token."
     )
     token_seconds: float = Field(description="Sum of the times of all requests.")

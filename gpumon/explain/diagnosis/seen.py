@@ -1,6 +1,6 @@
 """The requests of a period with what every part of a diagnosis asks of them: time per token, excess, who was slow.
 
-*Slow* is a request whose excess is over 5 % of its expected time and over 20 ms. While nothing is expected of any
+*Slow* is a request whose excess is at least 30 % of its expected time and 100 ms. While nothing is expected of any
 request yet, gpumon having just begun, the slowest 5 % by time per token are taken instead: worth a look, if no proof.
 """
 
@@ -18,8 +18,8 @@ from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.group import Group
 from gpumon.explain.request_rows import Rows
 
-SLOW_SHARE: Final = 0.05
-SLOW_S: Final = 0.02
+SLOW_SHARE: Final = 0.3
+SLOW_S: Final = 0.1
 COLD_SHARE: Final = 0.05
 OUTLIER: Final = 20.0
 """Times the median: a response time above counts as this much in correlations, so that no request makes one alone."""
@@ -78,7 +78,7 @@ class Seen:
     def slow(self) -> NDArray[np.bool_]:
         """See the module."""
         if not self.is_cold:
-            found: NDArray[np.bool_] = self.excess_s > np.maximum(SLOW_SHARE * self.expected_s, SLOW_S)
+            found: NDArray[np.bool_] = self.excess_s >= np.maximum(SLOW_SHARE * self.expected_s, SLOW_S)
             return found
         seconds = self.per_token_s if self.tells_tokens else self.duration_s
         edge = quantile(seconds, 1.0 - COLD_SHARE)

@@ -1,10 +1,11 @@
 """When it was worst: the period in cells, its worst stretch, and every signal before and during it.
 
-Hot cells are nearer to the cells above the period's average than to its quiet quarter. The worst stretch is the run of
-hot cells, breaks of two forgiven, with the most excess in sum; it begins and ends where the engine that lost most
-became slow and well again, which for a queue that grows is long before the worst of it. Where excess is about the same
-everywhere, it is the whole period. Before it is the newest run of cells in which the same engine worked and was well,
-up to five minutes; an idle engine is no comparison.
+An engine's gain is its excess over what it usually loses of its requests' time. Hot cells are nearer to the cells above
+the period's average gain than to its quiet quarter. The worst stretch is the run of hot cells, breaks of two forgiven,
+with the most gain in sum; it begins and ends where the engine that gained most became slow and well again, which for a
+queue that grows is long before the worst of it. Where the gain is about the same everywhere, it is the whole period.
+Before it is the newest run of cells in which the same engine worked and was well, up to five minutes; an idle engine is
+no comparison. Where it was never well before, the first such run after it is calm time, too, but not the time before.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ WELL: Final = 0.2
 BEFORE_CELLS: Final = 30
 BEFORE_LEAST: Final = 2
 CHANGES: Final = 60
+CHANGED: Final = 0.1
+"""Of what it was before: less is no change."""
 _NO_TIME_S: Final = 1e-9
 _LATENCIES: Final = (
     ("time_to_first_token", "time to first token", "first_token_s", Unit.SECONDS),
@@ -46,26 +49,26 @@ _LATENCIES: Final = (
 )
 
 
+Run = tuple[int, int]
+"""First and last cell, both included."""
+
+
 class Stretch(NamedTuple):
     """The worst one. Cells from first to last, both included."""
 
     engine: int
-    """Position of the group that lost most in it."""
+    """Position of the group that gained most in it."""
     first: int
     last: int
-    before: tuple[int, int] | None
+    before: Run | None
+    calm: Run | None
+    """What it is compared with: before, or after where there is no before."""
     excess_s: float
 
-
-class Reason(NamedTuple):
-    """A cause within it."""
-
-    cause: str
-    seconds: float
-    share: float
-    """Of the excess within it; together 1."""
-    fact: str
-    """As text; may be empty."""
+    @property
+    def run(self) -> Run:
+        """Its cells."""
+        return self.first, self.last
 
 
 def timeline(inputs: Inputs, seen: Seen) -> Timeline | None:
@@ -96,22 +99,23 @@ def worst(seen: Seen) -> Stretch | None:
     cells = seen.cells
     size = len(seen.rows.groups)
     excess = cells.spread(seen.start_s, seen.end_s, seen.excess_s, seen.group, size)
-    total = excess.sum(axis=0)
-    first, last = _hottest(total)
-    engine = int(np.argmax(excess[:, first : last + 1].sum(axis=1)))
-    mine = seen.members(engine)
-    busy_s = cells.spread(seen.start_s[mine], seen.end_s[mine], seen.duration_s[mine])[0]
-    is_well = _well(excess[engine], busy_s, first, last)
-    is_slow = (busy_s > 0) & ~is_well
+    busy_s = cells.spread(seen.start_s, seen.end_s, seen.duration_s, seen.group, size)
+    gain = np.stack([_gain(*each) for each in zip(excess, busy_s, strict=True)])
+    first, last = _hottest(gain.sum(axis=0))
+    engine = int(np.argmax(gain[:, first : last + 1].sum(axis=1)))
+    is_well = _well(excess[engine], busy_s[engine], first, last)
+    is_slow = (busy_s[engine] > 0) & ~is_well
     while first > 0 and is_slow[first - 1]:
         first -= 1
     while last < cells.count - 1 and is_slow[last + 1]:
         last += 1
-    return Stretch(engine, first, last, _before(is_well, first), float(total[first : last + 1].sum()))
+    before = _before(is_well, first)
+    calm = before if before is not None else _after(is_well, last)
+    return Stretch(engine, first, last, before, calm, float(excess[:, first : last + 1].sum()))
 
 
-def before_during(inputs: Inputs, seen: Seen, stretch: Stretch) -> BeforeDuring:
-    """The table of what changed."""
+def before_during(inputs: Inputs, seen: Seen, stretch: Stretch, usual_s: float = 0.0) -> BeforeDuring:
+    """The table of what changed. usual_s: of its excess, what calm time loses as well."""
     cells, group = seen.cells, seen.of(stretch.engine)
     during = cells.period(stretch.first, stretch.last)
     before = cells.period(*stretch.before) if stretch.before is not None else None
@@ -123,24 +127,8 @@ def before_during(inputs: Inputs, seen: Seen, stretch: Stretch) -> BeforeDuring:
         server=group.server,
         model=group.model,
         excess_seconds=stretch.excess_s,
+        usual_seconds=usual_s,
         changes=tuple(change for _, change in changes[:CHANGES]),
-    )
-
-
-def reasons(seen: Seen, stretch: Stretch) -> tuple[Reason, ...]:
-    """The causes of the excess within it, the most seconds first. Excess is spread evenly over each request's time."""
-    period = seen.cells.period(stretch.first, stretch.last)
-    mine = np.flatnonzero((seen.end_s >= period[0]) & (seen.start_s < period[1]))
-    rows, start_s, end_s = seen.rows[mine], seen.start_s[mine], seen.end_s[mine]
-    seconds = np.zeros(len(CAUSES))
-    for cause in np.flatnonzero(seen.by_cause[mine].any(axis=0)).tolist():
-        spread = seen.cells.spread(start_s, end_s, seen.by_cause[mine, cause])[0]
-        seconds[cause] = spread[stretch.first : stretch.last + 1].sum()
-    total_s = float(seconds.sum())
-    return tuple(
-        Reason(CAUSES[i], float(seconds[i]), float(seconds[i]) / total_s, figures.fact_text(rows.fact(i)))
-        for i in np.argsort(-seconds, kind="stable").tolist()
-        if seconds[i] > 0
     )
 
 
@@ -151,7 +139,9 @@ def within(seen: Seen, engine: int, period: tuple[float, float]) -> NDArray[np.b
 
 
 def _hottest(excess: Floats) -> tuple[int, int]:
-    """First and last cell of the worst stretch. excess: of each cell, not 0 everywhere."""
+    """First and last cell of the worst stretch. excess: gain of each cell."""
+    if not excess.any():
+        return 0, len(excess) - 1
     high = float(excess[excess >= excess.mean()].mean())
     quiet = min(figures.quantile(excess, 0.25) or 0.0, high / 2)
     hot = np.flatnonzero(excess > quiet + HOT * (high - quiet))
@@ -164,10 +154,26 @@ def _hottest(excess: Floats) -> tuple[int, int]:
     return first, last
 
 
+def _gain(excess: Floats, busy_s: Floats) -> Floats:
+    """Of one engine and each cell: excess over the usual share of its requests' time; half of a share that never falls
+    is usual, so that what is always slow is slow."""
+    shares = _shares(excess, busy_s)
+    mean = figures.mean(shares)
+    if not mean:
+        return excess
+    high = float(shares[shares >= mean].mean()) if (shares >= mean).any() else mean
+    usual = min(figures.quantile(shares, 0.25) or 0.0, high / 2)
+    return np.maximum(excess - usual * busy_s, 0.0)
+
+
+def _shares(excess: Floats, busy_s: Floats) -> Floats:
+    return np.where(busy_s > 0, excess / np.maximum(busy_s, _NO_TIME_S), np.nan)
+
+
 def _well(excess: Floats, busy_s: Floats, first: int, last: int) -> NDArray[np.bool_]:
     """Cells in which an engine worked and was about as slow as it is when it is well. first, last: the hottest ones."""
     worked = busy_s > 0
-    shares = np.where(worked, excess / np.maximum(busy_s, _NO_TIME_S), np.nan)
+    shares = _shares(excess, busy_s)
     inside = slice(first, last + 1)
     worst = float(excess[inside].sum() / max(busy_s[inside].sum(), _NO_TIME_S))
     usual = min(figures.quantile(shares, 0.25) or 0.0, worst / 2)
@@ -175,7 +181,7 @@ def _well(excess: Floats, busy_s: Floats, first: int, last: int) -> NDArray[np.b
     return well
 
 
-def _before(is_well: NDArray[np.bool_], first: int) -> tuple[int, int] | None:
+def _before(is_well: NDArray[np.bool_], first: int) -> Run | None:
     """First and last cell of the quiet time before a cell; None where there is none."""
     end = first - 1
     while end >= BEFORE_LEAST - 1:
@@ -186,6 +192,12 @@ def _before(is_well: NDArray[np.bool_], first: int) -> tuple[int, int] | None:
             return start + 1, end
         end = min(start, end - 1)
     return None
+
+
+def _after(is_well: NDArray[np.bool_], last: int) -> Run | None:
+    """First and last cell of the quiet time after a cell; None where there is none."""
+    found = _before(is_well[::-1], len(is_well) - 1 - last)
+    return None if found is None else (len(is_well) - 1 - found[1], len(is_well) - 1 - found[0])
 
 
 def _latencies(
@@ -230,7 +242,8 @@ def _inside(seconds: NDArray[np.int64] | Floats, period: tuple[float, float] | N
 def _changes(
     named: list[tuple[str, str, str]], quiet: NDArray[np.floating], mine: NDArray[np.floating]
 ) -> list[tuple[float, Change]]:
-    """With how much each differs, in standard deviations. Signals of which nothing is known during it are left out."""
+    """With how much each differs, in standard deviations. Left out are signals of which nothing is known during it, and
+    those that changed by less than ``CHANGED``."""
     before, during = figures.means(quiet), figures.means(mine)
     effect = np.abs(figures.effects(mine, quiet, least=1))
     found = []
@@ -239,6 +252,8 @@ def _changes(
             continue
         is_told = math.isfinite(before[i]) and abs(before[i]) > 1e-12 * abs(during[i]) and before[i] != 0
         ratio = known(during[i] / before[i] - 1.0) if is_told else None
+        if (ratio is not None and abs(ratio) < CHANGED) or before[i] == during[i]:
+            continue
         weight = float(effect[i]) if math.isfinite(effect[i]) else -1.0
         found.append(
             (

@@ -9,18 +9,19 @@ import numpy as np
 
 from gpumon.detect.findings import moment_of
 from gpumon.explain.causes import TABLE
-from gpumon.explain.diagnosis.figures import LEAST, text
-from gpumon.explain.diagnosis.incidents import held_in, meanwhile, telling
+from gpumon.explain.diagnosis.figures import LEAST, percent, text
+from gpumon.explain.diagnosis.gains import Gained, Reason
+from gpumon.explain.diagnosis.incidents import concerning, held_in, meanwhile, more_like, summary, telling
 from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.diagnosis.losses import WORTH, kind_of
 from gpumon.explain.diagnosis.model import Interference
 from gpumon.explain.diagnosis.seen import Seen
-from gpumon.explain.diagnosis.stretch import Reason, Stretch, reasons, within
+from gpumon.explain.diagnosis.stretch import Stretch, within
 from gpumon.explain.group import Group
 from gpumon.model import Unit
 
 SECOND: Final = 0.15
-"""Share of the excess from which a second cause is named."""
+"""Share of what was gained from which a second cause is named."""
 GREW: Final = 0.2
 """By which a tenant's share of the requests must have grown to be named."""
 FOUND: Final = 2
@@ -29,18 +30,20 @@ BEARS: Final = 2.0
 """Share of a tenant in the excess over its share in the time: from there on it suffers more than the others."""
 
 
-def verdict(inputs: Inputs, seen: Seen, stretch: Stretch | None, tenants: tuple[Interference, ...]) -> tuple[str, ...]:
+def verdict(
+    inputs: Inputs, seen: Seen, stretch: Stretch | None, gained: Gained | None, tenants: tuple[Interference, ...]
+) -> tuple[str, ...]:
     """One to five sentences."""
     if not len(seen):
         return ("No request ended in this period.",)
     slow = int(seen.slow.sum())
-    why = reasons(seen, stretch) if stretch is not None else ()
-    if stretch is None or not why or not slow:
+    if stretch is None or gained is None or not gained.reasons or not slow:
         return (_nothing_slow(seen, slow), *_found_meanwhile(inputs))
+    why = gained.reasons
     sentences = [
         f"{slow:,} of {len(seen):,} requests were slow: {_seconds(float(seen.excess_s.sum()))} of their "
         f"{_seconds(float(seen.duration_s.sum()))} were beyond what is usual.",
-        _when(inputs, seen, stretch),
+        _when(inputs, seen, stretch, gained),
         _why(why),
     ]
     where = _where(inputs, seen, why[0], stretch)
@@ -75,33 +78,37 @@ def _nothing_slow(seen: Seen, slow: int) -> str:
             "be called slow."
         )
     if slow == 0:
-        return f"None of {len(seen):,} requests was slow: all took about as long as is usual under their load."
+        lost_s = float(seen.excess_s.sum())
+        more = f" Together they lost {_seconds(lost_s)}, little each." if lost_s > 0 else ""
+        return f"None of {len(seen):,} requests was slow: all took about as long as is usual under their load.{more}"
     return f"{slow:,} of {len(seen):,} requests were slower than usual, and nothing says why."
 
 
 def _found_meanwhile(inputs: Inputs) -> tuple[str, ...]:
     """What was wrong all the same."""
-    found = meanwhile(held_in(inputs.incidents, inputs.from_s, inputs.to_s))
-    return tuple(f"Yet {each.kind} on {each.entity.name}: {each.summary}." for each in found[:FOUND])
+    found = meanwhile(held_in(concerning(inputs), inputs.from_s, inputs.to_s))
+    return tuple(f"Yet {each.kind} on {each.entity.name}: {summary(each)}." for each in found[:FOUND])
 
 
-def _when(inputs: Inputs, seen: Seen, stretch: Stretch) -> str:
+def _when(inputs: Inputs, seen: Seen, stretch: Stretch, gained: Gained) -> str:
     place = named(seen.of(stretch.engine), inputs.gpu_names)
     if stretch.first == 0 and stretch.last == seen.cells.count - 1:
         return f"It was so all the time, most of it on {place}."
     start_s, end_s = seen.cells.period(stretch.first, stretch.last)
-    share = stretch.excess_s / float(seen.excess_s.sum())
+    lost = f"{_seconds(stretch.excess_s)} lost, {percent(stretch.excess_s / float(seen.excess_s.sum()))} of it"
+    if stretch.calm is not None:
+        lost += f"; {_seconds(gained.usual_s)} as in calm minutes"
     start = moment_of(inputs.to_unix(start_s))
     if end_s >= inputs.to_s:
-        return f"It began about {start:%H:%M:%S} UTC and goes on ({share:.0%} of it since), most of it on {place}."
+        return f"It began about {start:%H:%M:%S} UTC and goes on ({lost}), most on {place}."
     end = moment_of(inputs.to_unix(end_s))
-    return f"The worst was from {start:%H:%M:%S} to {end:%H:%M:%S} UTC ({share:.0%} of it), most of it on {place}."
+    return f"The worst was from {start:%H:%M:%S} to {end:%H:%M:%S} UTC ({lost}), most on {place}."
 
 
 def _why(why: tuple[Reason, ...]) -> str:
     first, kind = why[0], kind_of(why[0].cause)
     if kind == "unexplained":
-        told = f"Nothing that was watched explains {first.share:.0%} of it"
+        told = f"Nothing that was watched explains {percent(first.share)} of it"
         known = [each for each in why[1:] if each.share >= SECOND]
         return f"{told}; {_reason(known[0])}." if known else f"{told}."
     more = [each for each in why[1:] if each.share >= SECOND][:1]
@@ -110,7 +117,7 @@ def _why(why: tuple[Reason, ...]) -> str:
 
 
 def _reason(each: Reason) -> str:
-    told = f"{TABLE[each.cause].title}, {each.share:.0%} ({_seconds(each.seconds)})"
+    told = f"{TABLE[each.cause].title}, {percent(each.share)} ({_seconds(each.seconds)})"
     return f"{told}: {each.fact}" if each.fact else told
 
 
@@ -120,16 +127,14 @@ def _seconds(value: float) -> str:
 
 def _where(inputs: Inputs, seen: Seen, main: Reason, stretch: Stretch) -> str:
     """What incidents say of it. Load grows behind a fault: of one that held meanwhile is told first."""
-    held = held_in(inputs.incidents, *seen.cells.period(stretch.first, stretch.last))
+    held = held_in(concerning(inputs), *seen.cells.period(stretch.first, stretch.last))
     behind = meanwhile(held)
     if kind_of(main.cause) != "fault" and behind:
-        return f"Meanwhile {behind[0].kind} on {behind[0].entity.name}, which may be behind it: {behind[0].summary}."
+        return f"Meanwhile {behind[0].kind} on {behind[0].entity.name}, which may be behind it: {summary(behind[0])}."
     found = telling(held, main.cause)
     if not found:
         return ""
-    others = len({each.entity.name for each in found} - {found[0].entity.name})
-    more = f", and {others} more like it" if others else ""
-    return f"Found on {found[0].entity.name}: {found[0].summary}{more}."
+    return f"Found on {found[0].entity.name}: {summary(found[0])}{more_like(found)}."
 
 
 def _who(seen: Seen, stretch: Stretch, main: Reason, tenants: tuple[Interference, ...]) -> str:
@@ -144,8 +149,8 @@ def _who(seen: Seen, stretch: Stretch, main: Reason, tenants: tuple[Interference
             most = int(np.argmax(now - before))
             if now[most] - before[most] > GREW and seen.rows.tenants[most]:
                 return (
-                    f"Tenant {seen.rows.tenants[most]} made {now[most]:.0%} of the requests meanwhile, "
-                    f"{before[most]:.0%} before."
+                    f"Tenant {seen.rows.tenants[most]} made {percent(now[most])} of the requests meanwhile, "
+                    f"{percent(before[most])} before."
                 )
     for engine in tenants:
         worst = engine.tenants[0] if engine.tenants else None
@@ -166,7 +171,7 @@ def _bears(seen: Seen) -> str:
     most = int(np.argmax(excess))
     has, had = excess[most] / excess.sum(), time[most] / time.sum()
     if has > 0.5 and has > BEARS * had and seen.rows.tenants[most]:
-        return f"Tenant {seen.rows.tenants[most]} bears {has:.0%} of it, with {had:.0%} of the request time."
+        return f"Tenant {seen.rows.tenants[most]} bears {percent(has)} of it, with {percent(had)} of the request time."
     return ""
 
 
@@ -201,7 +206,8 @@ def _notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> Iterator[str]
     if seen.slow.all():
         yield "Every request was slow: there are no others to compare with."
     if stretch is not None and stretch.before is None:
-        yield "There is no quiet time before the worst: look at a longer period to see what changed."
+        after = "; what is usual is taken from the time after" if stretch.calm is not None else ""
+        yield f"There is no quiet time before the worst{after}: look at a longer period to see what changed."
     if not inputs.dimensions or not np.isfinite(seen.rows.signals).any():
         yield "No signal of a GPU, host or server is known of these requests: the matrix has nothing to say."
 
