@@ -123,11 +123,10 @@ class GroupState:
         self, due: Sequence[Due], steps: Steps, running: Array, context: Array, around: _Around
     ) -> list[tuple[Account, tuple[SlowGap, ...]]]:
         mean = context / running
-        # Behind a fault, whatever the batch has grown by is the fault's; else only what is more than usual counts.
-        median = self.usual.running.value()
+        # Behind a fault, what the batch has grown by is the fault's; else only what is more than usual counts.
         grown, behind = self._moments(steps, around)
         less_running = _at_most(running, self.usual.running, 1.0, grown)
-        less_running = np.where(behind, median if median is not None else running, less_running)
+        less_running = np.where(behind, self._undisturbed(steps, running, mean, behind), less_running)
         less_mean = _at_most(mean, self.usual.context, 0.0, grown)
         whole_s = self.expected.gaps(running, context) * steps.counts
         shorter_s = self.expected.gaps(running, running * less_mean) * steps.counts
@@ -411,6 +410,24 @@ class GroupState:
             start_s, end_s = float(slow.starts_s[row]), float(slow.ends_s[row])
             usual = 1.0 / max(float(slow.expected_s[row]), 1e-6)  # one other request would make so many a second
             found[row] = self.load.made(start_s, end_s) > _GOES_ON * usual
+        return found
+
+    def _undisturbed(self, steps: Steps, running: Array, mean: Array, behind: NDArray[np.bool_]) -> Array:
+        """The batch of each step as it would be without what slows it: by Little's law, smaller by the same factor.
+
+        As many requests come, and each stays as much shorter as its steps are. By how much they are slower is the
+        median over the steps of a request; since a smaller batch is faster, it takes a second look.
+        """
+        found = running.copy()
+        if not behind.any():
+            return found
+        owners, took_s = steps.owners[behind], steps.lengths_s[behind] / steps.counts[behind]
+        edges = np.flatnonzero(np.diff(owners, prepend=-1))
+        for _ in range(2):
+            ratios = took_s / self.expected.gaps(found[behind], found[behind] * mean[behind])
+            slower = np.array([np.median(part) for part in np.split(ratios, edges[1:])])
+            sizes = np.diff(np.append(edges, len(owners)))
+            found[behind] = np.maximum(running[behind] / np.maximum(np.repeat(slower, sizes), 1.0), 1.0)
         return found
 
     def _moments(self, steps: Steps, around: _Around) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
