@@ -120,7 +120,7 @@ class Load:
             self.steps_s.append(time.process_time() - began - self.looks_s[-1])
 
         self.detection._after, task.run = timed_look, timed_step
-        self.detection.offer_requests = lambda records: None  # type: ignore[method-assign]  # the scenario's own
+        self.detection.offer_requests = lambda _: None  # type: ignore[method-assign]  # the scenario's own
         self.events, self.compact = Ingest(), Ingest()
         self._random = np.random.default_rng(4)
         self.servers: list[Server] = []
@@ -165,7 +165,15 @@ def size(load: Load) -> int:
     """Bytes of explanation."""
     simulated = load.simulated
     node = simulated.node
-    others = [node.store, node.tracing, node.node, node.health, simulated.world, load.detection._detectors, load.servers]
+    others = [
+        node.store,
+        node.tracing,
+        node.node,
+        node.health,
+        simulated.world,
+        load.detection._detectors,
+        load.servers,
+    ]
     return size_of(load.explanation, [*others, load.detection._scenes])
 
 
@@ -213,7 +221,7 @@ def main() -> None:
         detect_idle_ms=rounded(1e3 * step_idle_s),
         memory_idle_bytes=memory_idle,
         memory_bytes=size(load),
-        explained={outcome: count for outcome, count in sorted(outcomes.items())},
+        explained=dict(sorted(outcomes.items())),
     )
 
 

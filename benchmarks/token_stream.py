@@ -1,4 +1,4 @@
-"""Tokens of four busy servers, as many as one likes, in the forms in which they are sent: for ``benchmarks.explain_cost``.
+"""Tokens of four busy servers, as many as one likes, in the forms in which they are sent, for ``explain_cost``.
 
 Each server makes steps that all of its requests share, as a batch does: of ``STEP_S``, a few of them long as a prompt
 in the batch makes them, and now and then a second in which all are slower. A request is so many successive steps. So

@@ -181,8 +181,7 @@ class Api:
             raise ApiError(f"{self.address}: {detail}")
         if status == 404:
             raise ApiError(
-                f"{self.address} has no such page: an older gpumon, one with http.ui off, or "
-                "another program"
+                f"{self.address} has no such page: an older gpumon, one with http.ui off, or another program"
             )
         if status == 422 and detail:
             raise QuestionError(detail)

@@ -22,6 +22,7 @@ from gpumon import diagnosis_text
 from gpumon.api_client import DEFAULT_URL, Api
 from gpumon.config import Config
 from gpumon.explain.diagnosing import diagnose_since
+from gpumon.explain.diagnosis.asked import UnknownNameError, of_named
 from gpumon.explain.diagnosis.model import Diagnosis
 from gpumon.host.garbage import few_collections
 from gpumon.replayed import Replay
@@ -98,21 +99,28 @@ def ask(replay: Replay, query: DiagnoseQuery) -> Diagnosis:
     node, ended_s = replay.node, replay.recording.ended_s
     if node.explanation is None:
         raise AskError("nothing is explained: expected explain.enabled, detect.enabled and otlp.enabled")
-    try:
+    explanation = node.explanation
+
+    def diagnose(server: str, model: str) -> Diagnosis:
         return diagnose_since(
-            node.explanation,
+            explanation,
             node.detection.incidents(),
             node.store.view(replay.clock.now_s()),
             replay.clock.to_unix,
             since_s=ended_s - query.since_s,
             until_s=ended_s,
             node=_node_name(replay),
-            server=query.server,
-            model=query.model,
+            server=server,
+            model=model,
             x=query.x,
             y=query.y,
             quantile=query.quantile,
         )
+
+    try:
+        return of_named(diagnose, query.server, query.model)
+    except UnknownNameError as error:
+        raise AskError(str(error)) from error
     except ValidationError:
         raise  # what was found out cannot be said: a bug, not the question
     except ValueError as error:

@@ -7,13 +7,15 @@ said to be so, for it would take ``1024`` for a number and ``2026-01`` for a dat
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpumon.catalogue import CAUSES
 from gpumon.diagnosis_tables import measure
-from gpumon.diagnosis_words import change, clock, engine, seconds
+from gpumon.diagnosis_words import change, clock, engine, measured, seconds
 from gpumon.explain.causes import LOAD, UNEXPLAINED
 from gpumon.explain.diagnosis.model import (
     BeforeDuring,
@@ -21,34 +23,39 @@ from gpumon.explain.diagnosis.model import (
     ContextProfile,
     Correlation,
     Diagnosis,
+    IncidentBrief,
     Interference,
     Surface,
     Timeline,
 )
-from gpumon.terminal import figure, percent, printable, title_of
+from gpumon.terminal import percent, printable, title_of
 
 Figure = dict[str, Any]
 """``data`` and ``layout``, as Plotly.newPlot takes them."""
 
 _GREY: Final = "#9a9a9a"
-_WARM: Final = ("#c0392b", "#e67e22", "#8e44ad", "#d4ac0d", "#e84393", "#6e2c00", "#ff7675", "#b7950b")
-_COLD: Final = ("#2874a6", "#17a589", "#5dade2", "#1f618d", "#76d7c4")
+_WARM: Final = ("#d55e00", "#cc79a7", "#f0e442", "#882255", "#e69f00", "#6e2c00")
+_COLD: Final = ("#0072b2", "#56b4e9", "#009e73", "#332288", "#88ccee")
+"""Of the palettes of Okabe and Ito and of Tol, which those who see red and green alike tell apart."""
 _VERDICTS: Final = {"bad": "#c0392b", "suspect": "#d4ac0d", "ok": "#27ae60", "unknown": _GREY}
 _LONGEST: Final = 3.0
 """Change at which a bar ends: of 467 % the figure tells, not the length."""
 _ROW_PX: Final = 26
 _SECOND: Final = {"overlaying": "y", "side": "right", "rangemode": "tozero", "tickmode": "auto", "showgrid": False}
 """An axis on the right, with ticks of its own."""
+_EDGE: Final = {"color": "#444444", "width": 0.5}
+_DOTS: Final = {"color": "#333333", "width": 1, "dash": "dot"}
 _MARGIN: Final = {"l": 60, "r": 20, "t": 20, "b": 50}
 
 
 def figures(said: Diagnosis) -> dict[str, Figure]:
     """By id of the place; only what has something to show."""
     found: dict[str, Figure] = {}
+    shades = colours([*(each.cause for each in said.causes), *(said.timeline.by_cause if said.timeline else ())])
     if said.causes:
-        found["plot-causes"] = _causes(said.causes)
+        found["plot-causes"] = _causes(said.causes, shades)
     if said.timeline is not None and any(said.timeline.excess):
-        found["plot-timeline"] = _timeline(said.timeline)
+        found["plot-timeline"] = _timeline(said.timeline, shades, said.incidents)
     if said.before_during is not None and any(each.change is not None for each in said.before_during.changes):
         found["plot-before-during"] = _before_during(said.before_during)
     if said.correlations:
@@ -64,16 +71,22 @@ def figures(said: Diagnosis) -> dict[str, Figure]:
     return found
 
 
-def colour(cause: str) -> str:
-    """Always the same for a cause: faults are warm, load is cold, what is not known is grey."""
-    if cause == UNEXPLAINED or cause not in CAUSES:
-        return _GREY
-    kin = [each for each in CAUSES if (each in LOAD) == (cause in LOAD)]
-    colours = _COLD if cause in LOAD else _WARM
-    return colours[kin.index(cause) % len(colours)]
+def colours(causes: Sequence[str]) -> dict[str, str]:
+    """Of the causes of one page, those that cost most first: faults are warm, load is cold, what is not known is grey.
+
+    Six faults and all kinds of load differ.
+    """
+    found: dict[str, str] = {}
+    warm, cold = itertools.cycle(_WARM), itertools.cycle(_COLD)
+    for cause in causes:
+        if cause == UNEXPLAINED or cause not in CAUSES:
+            found.setdefault(cause, _GREY)
+        elif cause not in found:
+            found[cause] = next(cold if cause in LOAD else warm)
+    return found
 
 
-def _causes(causes: Sequence[CauseLost]) -> Figure:
+def _causes(causes: Sequence[CauseLost], shades: Mapping[str, str]) -> Figure:
     shown_causes = causes[::-1]  # plotly's first row is the lowest
     bar = {
         "type": "bar",
@@ -81,22 +94,25 @@ def _causes(causes: Sequence[CauseLost]) -> Figure:
         "x": [each.seconds for each in shown_causes],
         "y": [_text(each.title) for each in shown_causes],
         "text": [_text(f"{seconds(each.seconds)}, {percent(each.share)}") for each in shown_causes],
-        "textposition": "auto",
+        "textposition": "outside",
+        "cliponaxis": False,
         "hoverinfo": "text",
-        "marker": {"color": [colour(each.cause) for each in shown_causes]},
+        "marker": {"color": [shades[each.cause] for each in shown_causes], "line": _EDGE},
     }
-    layout = _layout(xaxis={"title": {"text": "seconds lost"}}, yaxis=_names())
+    # Room for the figures beside the longest bar.
+    room = [0.0, 1.3 * max(each.seconds for each in causes)]
+    layout = _layout(xaxis={"title": {"text": "seconds lost"}, "range": room}, yaxis=_names())
     return {"data": [bar], "layout": layout | {"height": 110 + _ROW_PX * len(causes)}}
 
 
-def _timeline(timeline: Timeline) -> Figure:
+def _timeline(timeline: Timeline, shades: Mapping[str, str], incidents: Sequence[IncidentBrief]) -> Figure:
     # A bar stands on the middle of its cell.
     times = [_moment(timeline.start + (number + 0.5) * timeline.step_seconds) for number in range(len(timeline.excess))]
     left = [*timeline.excess]
     data: list[Figure] = []
     for cause, values in timeline.by_cause.items():
         left = [max(0.0, whole - part) for whole, part in zip(left, values, strict=False)]
-        data.append(_stacked(times, values, _text(title_of(cause)), colour(cause)))
+        data.append(_stacked(times, values, _text(title_of(cause)), shades[cause]))
     # What the rounding of sums leaves is nothing.
     if sum(left) > 1e-3 * sum(timeline.excess):
         data.append(_stacked(times, left, "the rest", "#d0d0d0"))
@@ -114,17 +130,44 @@ def _timeline(timeline: Timeline) -> Figure:
     layout = _layout(xaxis={"type": "date", "title": {"text": "UTC"}}, yaxis={"title": {"text": "seconds lost"}})
     layout["yaxis2"] = _SECOND | {"title": {"text": "P95, s"}}
     more = {"barmode": "stack", "bargap": 0, "height": 380, "legend": {"orientation": "h", "y": -0.3}}
-    return {"data": data, "layout": layout | more | {"margin": _MARGIN | {"r": 60}}}
+    return {
+        "data": data,
+        "layout": layout | more | _marks(timeline, incidents) | {"margin": _MARGIN | {"r": 60, "t": 50}},
+    }
+
+
+def _marks(timeline: Timeline, incidents: Sequence[IncidentBrief]) -> Figure:
+    """A dotted line where incidents opened, with their kinds; those of one cell together."""
+    kinds: dict[int, list[IncidentBrief]] = {}
+    for each in sorted(incidents, key=lambda incident: incident.opened):
+        cell = math.floor((each.opened - timeline.start) / timeline.step_seconds)
+        if 0 <= cell < len(timeline.excess):
+            kinds.setdefault(cell, []).append(each)
+    shapes, notes = [], []
+    for number, together in enumerate(kinds.values()):
+        at = _moment(together[0].opened)
+        first, *others = dict.fromkeys(each.kind.replace("_", " ") for each in together)
+        told = f"{first} and {len(others)} more" if others else first
+        shapes.append(
+            {"type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": _DOTS}
+        )
+        # In three rows, for names that stand near one another.
+        notes.append(
+            {"xref": "x", "yref": "paper", "x": at, "y": 1, "yshift": 8 + 13 * (number % 3), "text": _text(told)}
+            | {"showarrow": False, "xanchor": "left", "font": {"size": 11}}
+        )
+    return {"shapes": shapes, "annotations": notes}
 
 
 def _stacked(times: Sequence[str], values: Sequence[float], name: str, shade: str) -> Figure:
-    return {"type": "bar", "name": name, "x": [*times], "y": [*values], "marker": {"color": shade}}
+    return {"type": "bar", "name": name, "x": [*times], "y": [*values], "marker": {"color": shade, "line": _EDGE}}
 
 
 def _before_during(compared: BeforeDuring) -> Figure:
     changes = [each for each in compared.changes if each.change is not None][:16][::-1]
     told = [
-        f"{figure(each.before, each.unit)} → {figure(each.during, each.unit)} ({change(each.change)})"
+        f"{measured(each.signal, each.before, each.unit)} → {measured(each.signal, each.during, each.unit)} "
+        f"({change(each.change)})"
         for each in changes
     ]
     bar = {
@@ -139,7 +182,7 @@ def _before_during(compared: BeforeDuring) -> Figure:
         "marker": {"color": ["#c0392b" if (each.change or 0.0) > 0.0 else "#2874a6" for each in changes]},
     }
     # Room for the figures: nothing falls by more than 100 %.
-    room = [-100.0 * _LONGEST, 200.0 * _LONGEST]
+    room = [-150.0 * _LONGEST, 200.0 * _LONGEST]
     layout = _layout(xaxis={"title": {"text": "change, %"}, "range": room, "zeroline": True}, yaxis=_names())
     return {"data": [bar], "layout": layout | {"height": 110 + _ROW_PX * len(changes)}}
 

@@ -15,10 +15,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from gpumon.diagnosis_figures import Figure, colour, figures
-from gpumon.diagnosis_tables import classed, measure, place
+from gpumon.diagnosis_figures import Figure, colours, figures
+from gpumon.diagnosis_tables import classed, compared, lost_of, measure, place
 from gpumon.diagnosis_text import amounts, cause_told, ready
-from gpumon.diagnosis_words import change, clock, engine, seconds, signed
+from gpumon.diagnosis_words import change, clock, engine, lasted, measured, seconds, signed
 from gpumon.explain.diagnosis.model import (
     BatchJitter,
     BeforeDuring,
@@ -36,7 +36,7 @@ from gpumon.explain.diagnosis.model import (
 )
 from gpumon.markup import Html, begin, escaped, items, judged, table
 from gpumon.record.comparison import shown, shown_duration, shown_time
-from gpumon.terminal import LONG, bound, figure, percent, printable, title_of
+from gpumon.terminal import LONG, bound, percent, printable, title_of
 
 _DRAW: Final = """"use strict";
 for (const [place, figure] of Object.entries(JSON.parse(document.getElementById("figures").textContent))) {
@@ -50,7 +50,8 @@ h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}h2
 .verdict{font-size:1.1rem}.verdict p:first-child{font-weight:600}.dim{color:#666}
 .scroll{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0}caption{text-align:left;color:#666}
 th,td{padding:.25rem .8rem .25rem 0;text-align:right;vertical-align:top;border-bottom:1px solid #e4e4e4}
-th.t,td.t{text-align:left}td:not(.t){white-space:nowrap}tr.mark td{background:#fdecea}
+th.t,td.t{text-align:left}details{margin:.5rem 0}summary{cursor:pointer;color:#666}
+td:not(.t){white-space:nowrap}tr.mark td{background:#fdecea}
 .bad,.critical{color:#b03a2e;font-weight:600}.suspect,.warning{color:#9a7d0a;font-weight:600}.ok{color:#1e8449}
 .unknown,.info{color:#666}.chip{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
 code{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1rem .3rem}
@@ -93,9 +94,10 @@ def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterab
     if said.causes:
         yield begin("Causes") + _plot("plot-causes", plots) + _causes(said.causes)
     if "plot-timeline" in plots:
-        yield begin("Time lost", "by the cause, and response time") + _plot("plot-timeline", plots)
+        title = begin("Time lost", "by the cause, and response time; dotted: incidents opened")
+        yield title + _plot("plot-timeline", plots)
     if said.matrix:
-        yield begin("What was different", "means over slow requests and over the others") + _matrix(said.matrix)
+        yield begin("What was different", compared(said)) + _matrix(said.matrix)
     if said.before_during is not None and said.before_during.changes:
         yield _before_during(said.before_during, plots)
     if said.slowest:
@@ -133,26 +135,40 @@ def _head(said: Diagnosis) -> str:
 
 
 def _causes(causes: Sequence[CauseLost]) -> str:
+    shades = colours([each.cause for each in causes])
     rows = [
         (
-            Html(f'<span class="chip" style="background:{colour(each.cause)}"></span>{escaped(each.title)}'),
+            Html(f'<span class="chip" style="background:{shades[each.cause]}"></span>{escaped(each.title)}'),
             seconds(each.seconds),
             percent(each.share),
+            f"{seconds(each.calm_seconds_per_minute)}/min" if each.calm_seconds_per_minute is not None else "-",
             f"{each.requests:,}",
             cause_told(each),
         )
         for each in causes
     ]
-    return table(("Cause", "lost", "share", "requests", "based on"), rows, left=(0, 4))
+    return table(("Cause", "lost", "share", "in calm minutes", "requests", "based on"), rows, left=(0, 5))
 
 
 def _matrix(rows: Sequence[MatrixRow]) -> str:
+    """Those that differ; the others are there to be opened."""
+    differ = [row for row in rows if row.verdict in ("bad", "suspect")]
+    others = [row for row in rows if row not in differ]
+    told = _dimensions(differ) if differ else "<p>Nothing that was watched.</p>"
+    if not others:
+        return told
+    known = sum(row.verdict == "ok" for row in others)
+    summary = f"{known} that were as on the other requests, {len(others) - known} that are not known"
+    return f"{told}<details><summary>{summary}</summary>{_dimensions(others)}</details>"
+
+
+def _dimensions(rows: Sequence[MatrixRow]) -> str:
     told = [
         (
             row.title,
             bound(row.healthy, row.unit),
-            figure(row.slow_mean, row.unit),
-            figure(row.other_mean, row.unit),
+            measured(row.dimension, row.slow_mean, row.unit),
+            measured(row.dimension, row.other_mean, row.unit),
             f"{row.effect:+.2f}" if row.effect is not None else "-",
             signed(row.r),
             f"{row.n:,}",
@@ -164,20 +180,20 @@ def _matrix(rows: Sequence[MatrixRow]) -> str:
     return table(titles, told, left=(0, 1))
 
 
-def _before_during(compared: BeforeDuring, plots: dict[str, Figure]) -> str:
-    during, before = compared.during, compared.before
+def _before_during(found: BeforeDuring, plots: dict[str, Figure]) -> str:
+    during, before = found.during, found.before
     length = shown_duration(max(0.0, during.end - during.start))
     quiet = f", against {clock(before.start)} to {clock(before.end)}" if before is not None else ""
     title = begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
-    lost = f"{seconds(compared.excess_seconds)} lost; signals of {engine(compared.server, compared.model)}"
+    lost = f"{lost_of(found)}; signals of {engine(found.server, found.model)}"
     rows = [
         (
             each.title,
-            figure(each.before, each.unit),
-            figure(each.during, each.unit),
+            measured(each.signal, each.before, each.unit),
+            measured(each.signal, each.during, each.unit),
             change(each.change),
         )
-        for each in compared.changes
+        for each in found.changes
     ]
     told = table(("Signal", "before", "during", "change"), rows)
     return f"{title}<p>{escaped(lost, LONG)}</p>{_plot('plot-before-during', plots)}{told}"
@@ -206,7 +222,7 @@ def _incidents(incidents: Sequence[IncidentBrief]) -> str:
             Html(f'<span class="{each.severity}">{each.severity}</span>'),
             each.kind,
             each.entity,
-            f"{shown_duration(max(0.0, each.lasted_seconds))}{', open' if each.is_open else ''}",
+            lasted(each).removeprefix("lasted "),
             each.summary,
             ", ".join(map(title_of, each.causes)),
         )
@@ -241,11 +257,12 @@ def _correlations(pairs: Sequence[Correlation]) -> str:
             signed(each.r),
             f"{each.lag_seconds:+.3g} s",
             f"{each.n_eff:,.0f}",
+            seconds(each.step_seconds),
             f"{each.p:.1g}",
         )
         for each in pairs
     ]
-    return table(("Signal", "with", "r", "follows after", "samples", "p"), rows, left=(0, 1))
+    return table(("Signal", "with", "r", "follows after", "samples", "each", "p"), rows, left=(0, 1))
 
 
 def _tenants(found: Interference, plot: str) -> str:

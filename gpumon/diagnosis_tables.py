@@ -11,12 +11,13 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from gpumon.diagnosis_words import ROWS, Lines, begin, change, clock, engine, rest, seconds, signed, some
+from gpumon.diagnosis_words import ROWS, Lines, begin, change, clock, engine, measured, rest, seconds, signed, some
 from gpumon.explain.diagnosis.model import (
     BatchJitter,
     BeforeDuring,
     ContextProfile,
     Correlation,
+    Diagnosis,
     Engine,
     Interference,
     MatrixRow,
@@ -26,7 +27,7 @@ from gpumon.explain.diagnosis.model import (
     Verdict,
 )
 from gpumon.record.comparison import shown, shown_duration
-from gpumon.terminal import bound, colour_of, figure, percent, printable, table, title_of
+from gpumon.terminal import bound, colour_of, percent, printable, table, title_of
 
 _SUSPICIOUS = ("bad", "suspect")
 _VERDICTS: Final[dict[Verdict, str]] = {"bad": "bold red", "suspect": "yellow", "ok": "green", "unknown": "dim"}
@@ -34,22 +35,34 @@ _HIGH = 0.9
 """Cells of a surface above this quantile of all its cells stand out."""
 
 
-def matrix(rows: Sequence[MatrixRow], everything: bool) -> Lines:
-    """Every dimension that is known, over slow requests and over the others."""
-    chosen = some([row for row in rows if everything or row.verdict != "unknown"], everything)
+def matrix(rows: Sequence[MatrixRow], of: str, everything: bool) -> Lines:
+    """The dimensions that differ, or all, over slow requests and over the others. of: whose requests, in brackets."""
+    chosen = some([row for row in rows if everything or row.verdict in _SUSPICIOUS], everything)
     if not chosen:
-        return []
+        same = sum(row.verdict == "ok" for row in rows)
+        if not same:
+            return []
+        same_told = f"{same} dimension{'s' if same > 1 else ''} as on the other requests"
+        more = f"Nothing that was watched; {same_told}. --all shows all."
+        return [*begin("What was different", of), Text(more, style="dim")]
     drawn = table("Dimension", "healthy", "slow", "others", "r", "verdict", right=2)
     for row in chosen:
         drawn.add_row(
             Text(printable(row.title)),
             Text(bound(row.healthy, row.unit)),
-            Text(figure(row.slow_mean, row.unit)),
-            Text(figure(row.other_mean, row.unit)),
+            Text(measured(row.dimension, row.slow_mean, row.unit)),
+            Text(measured(row.dimension, row.other_mean, row.unit)),
             Text(signed(row.r)),
             _judged(row.verdict),
         )
-    return [*begin("What was different", "means over slow requests and the others"), drawn, *rest(chosen, rows)]
+    return [*begin("What was different", of), drawn, *rest(chosen, rows)]
+
+
+def compared(said: Diagnosis) -> str:
+    """Whose requests the matrix compares."""
+    means = "means over slow requests and the others"
+    stretch = said.before_during
+    return f"{means} of {engine(stretch.server, stretch.model)}" if stretch is not None else means
 
 
 def before_during(compared: BeforeDuring, everything: bool) -> Lines:
@@ -59,18 +72,24 @@ def before_during(compared: BeforeDuring, everything: bool) -> Lines:
     during, before = compared.during, compared.before
     length = shown_duration(max(0.0, during.end - during.start))
     quiet = f", against {clock(before.start)} to {clock(before.end)}" if before is not None else ""
-    lost = f"{seconds(compared.excess_seconds)} lost; signals of {engine(compared.server, compared.model)}"
+    lost = f"{lost_of(compared)}; signals of {engine(compared.server, compared.model)}"
     chosen = some(compared.changes, everything)
     drawn = table("Signal", "before", "during", "change")
     for each in chosen:
         drawn.add_row(
             Text(printable(each.title)),
-            Text(figure(each.before, each.unit)),
-            Text(figure(each.during, each.unit)),
+            Text(measured(each.signal, each.before, each.unit)),
+            Text(measured(each.signal, each.during, each.unit)),
             Text(change(each.change)),
         )
     title = begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
     return [*title, Text(lost), drawn, *rest(chosen, compared.changes)]
+
+
+def lost_of(compared: BeforeDuring) -> str:
+    """What the worst stretch lost, and how much of that is usual."""
+    usual = f", {seconds(compared.usual_seconds)} of it as in calm minutes" if compared.usual_seconds > 0.0 else ""
+    return f"{seconds(compared.excess_seconds)} lost{usual}"
 
 
 def engines(found: Sequence[Engine], everything: bool) -> Lines:
@@ -98,14 +117,13 @@ def place(each: Engine) -> str:
     return gpus or (f"pid {printable(each.pid, 10)}" if each.pid else printable(each.container, 12) or "not bound")
 
 
-def correlations(pairs: Sequence[Correlation], everything: bool) -> Lines:
-    """Strong pairs."""
+def correlations(pairs: Sequence[Correlation]) -> Lines:
+    """Strong pairs, each once."""
     if not pairs:
         return []
-    chosen = some(pairs, everything)
     owners = {engine(each.server, each.model) for each in pairs}
-    drawn = table("Signal", "with", "r", "follows after", "samples", right=2)
-    for each in chosen:
+    drawn = table("Signal", "with", "r", "follows after", "samples", "each", right=2)
+    for each in pairs:
         owner = f" of {engine(each.server, each.model)}" if len(owners) > 1 else ""
         drawn.add_row(
             Text(printable(each.x).replace("_", " ")),
@@ -113,9 +131,10 @@ def correlations(pairs: Sequence[Correlation], everything: bool) -> Lines:
             Text(signed(each.r)),
             Text(f"{each.lag_seconds:+.3g} s"),
             Text(f"{each.n_eff:,.0f}"),
+            Text(seconds(each.step_seconds)),
         )
     of = f"of {next(iter(owners))}, " if len(owners) == 1 else ""
-    return [*begin("What goes together", f"{of}over time, at the best lag"), drawn, *rest(chosen, pairs)]
+    return [*begin("What goes together", f"{of}over time, at the best lag"), drawn]
 
 
 def tenants(found: Interference, everything: bool) -> Lines:

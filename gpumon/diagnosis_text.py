@@ -1,4 +1,4 @@
-"""``gpumon diagnose`` on a terminal: the verdict first, then what it rests on, then what to do.
+"""``gpumon diagnose`` on a terminal: the verdict first, then what to do, then what both rest on.
 
 What is told is ``explain.diagnosis.model.Diagnosis``. A part that has nothing to say is left out, and of long lists the
 first rows are told, unless everything is asked for. 80 columns are enough.
@@ -17,6 +17,7 @@ from rich.text import Text
 from gpumon.diagnosis_tables import (
     batch_jitter,
     before_during,
+    compared,
     context_profile,
     correlations,
     engines,
@@ -25,7 +26,7 @@ from gpumon.diagnosis_tables import (
     response_surface,
     tenants,
 )
-from gpumon.diagnosis_words import Lines, begin, clock, engine, rest, seconds, some
+from gpumon.diagnosis_words import Lines, begin, clock, engine, lasted, rest, seconds, some
 from gpumon.explain.causes import UNEXPLAINED
 from gpumon.explain.diagnosis.model import Action, CauseLost, Diagnosis, IncidentBrief, SlowRequest, Timeline
 from gpumon.record.comparison import shown_duration, shown_time
@@ -49,16 +50,18 @@ def render(console: Console, said: Diagnosis, command: str, everything: bool = F
 def lines(said: Diagnosis, command: str, width: int, everything: bool) -> Lines:
     """All of it. width: columns."""
     told = verdict(said)
+    told += _actions(said.actions)
     told += _causes(said.causes, everything)
     if said.timeline is not None:
         told += _timeline(said.timeline, width)
-    told += matrix(said.matrix, everything)
+    told += matrix(said.matrix, compared(said), everything)
     if said.before_during is not None:
         told += before_during(said.before_during, everything)
     told += _slowest(said.slowest, command, everything, with_server=len(said.engines) > 1)
     told += _incidents(said.incidents, everything)
     told += engines(said.engines, everything)
-    told += correlations(said.correlations, everything)
+    if everything:
+        told += correlations(said.correlations)
     for found in said.tenants:
         told += tenants(found, everything)
     for batch in said.batches:
@@ -68,7 +71,6 @@ def lines(said: Diagnosis, command: str, width: int, everything: bool) -> Lines:
     if said.surface is not None:
         told += response_surface(said.surface)
     told += quality(said.quality, everything)
-    told += _actions(said.actions)
     return told + _notes(said.notes)
 
 
@@ -122,7 +124,9 @@ def _causes(causes: Sequence[CauseLost], everything: bool) -> Lines:
         line.append(f" {seconds(each.seconds):>11} {percent(each.share):>6}")
         line.append(f"{each.requests:>7,} requests", style="dim")
         told.append(line)
-        more = cause_told(each)
+        calm = each.calm_seconds_per_minute
+        parts = [cause_told(each), f"in calm minutes {seconds(calm)} a minute" if calm is not None else ""]
+        more = "; ".join(part for part in parts if part)
         if more:
             told.append(Padding(Text(more, style="dim"), (0, 0, 0, 2), expand=False))
     return told + rest(chosen, causes)
@@ -179,7 +183,7 @@ def _incidents(incidents: Sequence[IncidentBrief], everything: bool) -> Lines:
         line = Text(f"{clock(each.opened)}  ")
         line.append(f"{each.severity:8}", style=_SEVERITIES[each.severity])
         line.append(f" {printable(each.kind)} of {printable(each.entity)}, ")
-        line.append(f"{'open for' if each.is_open else 'lasted'} {shown_duration(max(0.0, each.lasted_seconds))}")
+        line.append(f"{lasted(each)}")
         behind = f" ({', '.join(map(title_of, each.causes))})" if each.causes else ""
         summary = Text(f"{printable(each.summary, LONG)}{behind}", style="dim")
         told += [line, Padding(summary, (0, 0, 0, 10), expand=False)]

@@ -10,12 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from gpumon.explain.diagnosis.model import IncidentBrief
 from gpumon.record.comparison import shown, shown_duration
-from gpumon.terminal import heading, printable
+from gpumon.terminal import figure, heading, printable
 
 ROWS: Final = 12
 """Shown of a list, unless everything is."""
 _MANY: Final = 9.0
+_OF_CPUS: Final = frozenset(("cpu", "runqueue_wait"))
+"""Signals in CPU seconds per second."""
 Lines = list[Text | Padding | Table]
 _Row = TypeVar("_Row")
 
@@ -62,6 +65,18 @@ def change(ratio: float | None) -> str:
 def seconds(value: float | None) -> str:
     """``7.2 ms``, ``42.1 s``, ``3 min 20 s``; a dash where it is not known."""
     return shown_duration(value) if value is not None and value >= 100.0 else shown(value, "seconds")
+
+
+def measured(signal: str, value: float | None, unit: str) -> str:
+    """A signal's value with its unit; of seconds of CPUs in a second, which may be many, with that."""
+    told = figure(value, unit)
+    return f"{told} CPU s/s" if value is not None and signal in _OF_CPUS else told
+
+
+def lasted(incident: IncidentBrief) -> str:
+    """``lasted 73 s``, ``still open after 108 s``."""
+    told = shown_duration(max(0.0, incident.lasted_seconds))
+    return f"still open after {told}" if incident.is_open else f"lasted {told}"
 
 
 def clock(unix_s: float) -> str:

@@ -117,7 +117,7 @@ class Tracing:
             lambda: store.view(clock.now_s()),
             lambda trace_id, _: self._bindings.get(trace_id),
             self._to_steady,
-            self._taps.explained or (lambda trace_id, span_id: None),
+            self._taps.explained,
         )
         self.forwarder = self._build_forwarder(config)
         otlp = config.otlp

@@ -86,6 +86,7 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
             before=Period(start=SINCE + 300.0, end=SINCE + 590.0),
             **engine,
             excess_seconds=250.0,
+            usual_seconds=20.0,
             changes=(
                 Change(signal="sm_clock", title="SM clock", unit="hertz", before=1.98e9, during=1.005e9, change=-0.49),
                 Change(signal="inter_token", title="P95 gap", unit="seconds", before=0.045, during=0.255, change=4.67),
@@ -149,8 +150,26 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
             ),
         ),
         correlations=(
-            Correlation(**engine, x="sm_clock", y="inter_token_p95", r=-0.91, lag_seconds=1.0, n_eff=120.0, p=1e-12),
-            Correlation(**engine, x="temperature", y="inter_token_p95", r=0.8, lag_seconds=-2.0, n_eff=80.0, p=1e-9),
+            Correlation(
+                **engine,
+                x="sm_clock",
+                y="inter_token_p95",
+                r=-0.91,
+                lag_seconds=1.0,
+                step_seconds=1.0,
+                n_eff=120.0,
+                p=1e-12,
+            ),
+            Correlation(
+                **engine,
+                x="temperature",
+                y="inter_token_p95",
+                r=0.8,
+                lag_seconds=-2.0,
+                step_seconds=0.1,
+                n_eff=80.0,
+                p=1e-9,
+            ),
         ),
         tenants=(
             Interference(
@@ -219,6 +238,7 @@ def _cause(cause: str, title: str, kind: Any, seconds: float, fact: str, first: 
         decode_seconds=seconds - first,
         share=seconds / 310.0,
         requests=110,
+        calm_seconds_per_minute=0.5 if kind == "load" else None,
         fact=fact,
         action="Look at it.",
     )

@@ -139,13 +139,28 @@ def test_a_recording_is_diagnosed_as_it_would_have_been_then(recorded: Path, cap
     assert Diagnosis.model_validate_json(capsys.readouterr().out) == told
 
 
-def test_of_a_recording_one_server_or_model_may_be_asked_for_alone(recorded: Path, capsys: Captured) -> None:
-    counts = {}
-    for server in ("", "vllm", "sglang", "gpumon", "nothing"):
+def test_of_a_recording_one_server_may_be_asked_for_alone(recorded: Path, capsys: Captured) -> None:
+    counts = []
+    for server in ("", "gpumon"):
         of_recording(recorded, Config(), None, DiagnoseQuery(server=server), Form(json_output=True))
-        counts[server] = json.loads(capsys.readouterr().out)["requests"]
-    assert counts["nothing"] == 0
-    assert counts[""] == sum(counts.values()) - counts[""] > 0
+        counts.append(json.loads(capsys.readouterr().out)["requests"])
+    assert counts[0] == counts[1] > 0
+    with pytest.raises(AskError, match="no request of server 'vllm' ended in this time; requests ended of gpumon/"):
+        of_recording(recorded, Config(), None, DiagnoseQuery(server="vllm"), Form())
+
+
+def test_a_model_of_a_recording_is_asked_for_as_it_is_printed_and_a_wrong_name_is_refused(
+    recorded: Path, capsys: Captured
+) -> None:
+    of_recording(recorded, Config(), None, DiagnoseQuery(), Form(json_output=True))
+    engines = json.loads(capsys.readouterr().out)["engines"]
+    name = next(f"{each['server']}/{each['model']}" for each in engines if each["model"])
+    of_recording(recorded, Config(), None, DiagnoseQuery(model=name), Form(json_output=True))
+    told = json.loads(capsys.readouterr().out)["engines"]
+    assert {f"{each['server']}/{each['model']}" for each in told} == {name}
+    with pytest.raises(AskError, match=f"no request of model 'nothing' ended in this time.*{name}") as caught:
+        of_recording(recorded, Config(), None, DiagnoseQuery(model="nothing"), Form())
+    assert caught.value.exit_code == 1
 
 
 def test_requests_of_a_recording_come_without_a_command(recorded: Path, capsys: Captured) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gpumon.catalogue import CAUSES
-from gpumon.diagnosis_figures import colour, figures
+from gpumon.diagnosis_figures import colours, figures
 from gpumon.diagnosis_html import page, plotly_script
-from gpumon.explain.causes import is_fault
+from gpumon.explain.causes import LOAD, is_fault
 from gpumon.explain.diagnosis.model import Diagnosis
-from tests.diagnoses import HOSTILE, TRACE, full, nothing
+from tests.diagnoses import HOSTILE, SINCE, TRACE, full, nothing
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -117,10 +117,11 @@ def test_the_verdict_and_every_part_are_told(read: Read) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        ["GPU too hot", "4 min 48 s", "93 %", "110", "fault; sm_clock 1.005 GHz, usually 1.41 GHz"],
+        ["GPU too hot", "4 min 48 s", "93 %", "-", "110", "fault; sm_clock 1.005 GHz, usually 1.41 GHz"],
         ["SM clock over its maximum", "> 0.7", "0.508", "1", "-", "-0.83", "1,200", "bad"],
+        ["waiting in the queue", "12 s", "4 %", "500 ms/min", "110", "load; until first tokens"],
         ["P95 gap", "45 ms", "255 ms", "+467 %"],
-        ["sm clock", "inter token p95 of vllm/llama-70b", "-0.91", "+1 s", "120", "1e-12"],
+        ["sm clock", "inter token p95 of vllm/llama-70b", "-0.91", "+1 s", "120", "1 s", "1e-12"],
         ["acme", "400", "41", "-6.5", "-0.80", "bad"],
         ["rare", "34", "350 ms", "900 ms", "-"],
         ["128k", "100", "7 s", "14 s", "3.5 s", "x 3.2", "40", "20"],
@@ -255,10 +256,35 @@ def test_axes_of_names_take_no_name_for_a_number_or_a_date() -> None:
     assert figures(full(tenant="2026-01-01"))["plot-tenants-0"]["layout"]["yaxis"]["type"] == "category"
 
 
-def test_faults_and_load_never_have_the_same_colour() -> None:
-    faults = {colour(cause) for cause in CAUSES if is_fault(cause)}
-    assert not faults & {colour(cause) for cause in CAUSES if not is_fault(cause)}
-    assert colour("unexplained") == colour("of a later version")
+def test_faults_and_load_never_have_the_same_colour_and_the_dearest_causes_differ() -> None:
+    shades = colours(CAUSES)
+    faults = {shades[cause] for cause in CAUSES if is_fault(cause)}
+    assert not faults & {shades[cause] for cause in CAUSES if not is_fault(cause)}
+    assert colours(["unexplained", "of a later version"]) == dict.fromkeys(
+        ("unexplained", "of a later version"), shades["unexplained"]
+    )
+    dearest = [*[cause for cause in CAUSES if is_fault(cause)][-6:], *LOAD, "unexplained"]
+    assert len({*colours(dearest).values()}) == 12
+
+
+def test_incidents_are_marked_where_time_was_lost_those_of_one_cell_together() -> None:
+    said = full()
+    (first,) = said.incidents
+    more = [
+        first.model_copy(update={"opened": at, "kind": kind}) for at, kind in ((SINCE + 610, "xid"), (SINCE - 9, "a"))
+    ]
+    layout = figures(said.model_copy(update={"incidents": (*more, first)}))["plot-timeline"]["layout"]
+    assert [each["text"] for each in layout["annotations"]] == ["thermal throttle and 1 more"]
+    assert [(each["x0"], each["x1"]) for each in layout["shapes"]] == [("2027-01-15 08:10:01",) * 2]
+
+
+def test_dimensions_that_were_not_different_are_behind_a_summary(read: Read) -> None:
+    assert "1 that were as on the other requests, 1 that are not known" in read.text
+    page_text = page(full(), "", script="")
+    before, _, after = page_text.partition("<details>")
+    assert "SM clock over its maximum" in before
+    assert "major page faults" not in before
+    assert "major page faults" in after.partition("</details>")[0]
 
 
 def test_plotlys_script_is_the_one_of_its_package_and_ends_no_element() -> None:

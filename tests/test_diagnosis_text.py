@@ -16,6 +16,7 @@ from tests.test_terminal import Screen
 
 ALWAYS = ("Causes", "Time lost", "What was different", "The worst stretch", "Requests to look at", "Incidents")
 TITLES = (
+    "What to do",
     *ALWAYS,
     "Servers",
     "What goes together",
@@ -24,7 +25,6 @@ TITLES = (
     "Context lengths of vllm/llama-70b",
     "Response surface",
     "Quality and token rate",
-    "What to do",
     "Not told",
 )
 
@@ -67,8 +67,9 @@ def test_the_verdict_comes_first_with_what_it_cost() -> None:
 
 
 def test_all_parts_are_told_in_one_order_within_80_columns() -> None:
-    told = lines(full())
+    told = lines(full(), everything=True)
     assert titles(told) == [*TITLES]
+    assert titles(lines(full())) == [title for title in TITLES if title != "What goes together"]
     assert all(cell_len(line) <= 80 for line in told)
 
 
@@ -84,7 +85,7 @@ def test_causes_have_bars_seconds_shares_and_what_they_rest_on() -> None:
         "GPU too hot               ██████████████▉   4 min 48 s   93 %    110 requests",
         "  fault; sm_clock 1.005 GHz, usually 1.41 GHz",
         "waiting in the queue      ▋                       12 s    4 %    110 requests",
-        "  load; until first tokens",
+        "  load; until first tokens; in calm minutes 500 ms a minute",
         "unexplained               ▌                       10 s    3 %    110 requests",
     ]
 
@@ -109,9 +110,23 @@ def test_the_matrix_has_what_is_healthy_both_means_r_and_the_verdict() -> None:
         "Dimension                  healthy   slow  others      r  verdict",
         "SM clock over its maximum  > 0.7    0.508       1  -0.83      bad",
         "GPU temperature            < 85 °C  91 °C   74 °C  +0.79  suspect",
-        "major page faults          < 50/s     0/s     0/s      -       ok",
-        "3 of 4; --all shows the rest.",
+        "2 of 4; --all shows the rest.",
     ]
+    assert "What was different (means over slow requests and the others of vllm/llama-70b)" in lines(full())
+
+
+def test_where_nothing_was_different_that_is_said() -> None:
+    same = tuple(row for row in full().matrix if row.verdict in ("ok", "unknown"))
+    assert part(lines(changed(matrix=same)), "What was different") == [
+        "Nothing that was watched; 1 dimension as on the other requests. --all shows all."
+    ]
+    assert not any(line.startswith("What was different") for line in lines(changed(matrix=same[1:])))
+
+
+def test_seconds_of_cpus_have_their_unit() -> None:
+    (row, *_) = full().matrix
+    cpu = row.model_copy(update={"dimension": "runqueue_wait", "title": "waiting for a CPU", "unit": "s/s"})
+    assert "0.508 CPU s/s  1 CPU s/s" in part(lines(changed(matrix=(cpu,))), "What was different")[1]
 
 
 def test_dimensions_that_are_not_known_are_told_where_all_is_asked_for() -> None:
@@ -123,7 +138,7 @@ def test_the_worst_stretch_is_compared_with_the_quiet_time_before() -> None:
     told = lines(full())
     assert "The worst stretch (3 min 20 s from 08:10:00 on, against 08:05:00 to 08:09:50)" in told
     assert part(told, "The worst stretch") == [
-        "4 min 10 s lost; signals of vllm/llama-70b",
+        "4 min 10 s lost, 20 s of it as in calm minutes; signals of vllm/llama-70b",
         "Signal           before     during  change",
         "SM clock      1,980 MHz  1,005 MHz   -49 %",
         "P95 gap           45 ms     255 ms  +467 %",
@@ -169,7 +184,7 @@ def test_of_long_lists_the_first_are_told_unless_all_are_asked_for() -> None:
 
 def test_incidents_are_told_with_how_long_and_what_they_cost() -> None:
     assert part(lines(full()), "Incidents") == [
-        "08:10:01  warning  thermal_throttle of gpu 3, open for 19 min 59 s",
+        "08:10:01  warning  thermal_throttle of gpu 3, still open after 19 min 59 s",
         "          SM clock 1980 → 1005 MHz while llama-70b ran (GPU too hot)",
     ]
 
@@ -186,7 +201,7 @@ def test_what_is_healthy_is_left_out_unless_all_is_asked_for() -> None:
         contexts=tuple(profile.model_copy(update={"cliff": ""}) for profile in said.contexts),
         quality=tuple(link.model_copy(update={"verdict": "unknown"}) for link in said.quality),
     )
-    assert titles(lines(healthy)) == [*ALWAYS, "What goes together", "Response surface", "What to do", "Not told"]
+    assert titles(lines(healthy)) == ["What to do", *ALWAYS, "Response surface", "Not told"]
     assert titles(lines(healthy, everything=True)) == [*TITLES]
 
 
@@ -198,7 +213,9 @@ def test_tenants_batches_contexts_and_quality_have_their_tables() -> None:
     assert part(told, "Context")[-1].split() == ["128k", "100", "7", "s", "14", "s", "x", "3.2", "40", "20"]
     assert part(told, "Quality")[-1].split() == ["5f3a", "relevance", "40", "0.71", "38", "+0.66", "suspect"]
     assert part(told, "Servers")[1].split()[:3] == ["vllm/llama-70b", "GPU-0003,", "GPU-0004"]
-    assert part(told, "What goes together")[1].split()[-4:] == ["-0.91", "+1", "s", "120"]
+    together = part(lines(full(), everything=True), "What goes together")
+    assert together[1].split()[-6:] == ["-0.91", "+1", "s", "120", "1", "s"]
+    assert together[2].split()[-2:] == ["100", "ms"]
 
 
 def test_cells_of_the_surface_with_too_few_requests_are_empty() -> None:
@@ -221,8 +238,9 @@ def test_a_wide_surface_says_what_is_left_out() -> None:
     assert "3 further columns are left out" in " ".join(lines(changed(surface=wide)))
 
 
-def test_actions_are_numbered_and_notes_come_last() -> None:
+def test_actions_are_numbered_right_after_the_verdict_and_notes_come_last() -> None:
     told = lines(full())
+    assert told[6:8] == ["What to do", "1. Look at fans and air flow. (GPU too hot)"]
     assert part(told, "What to do") == ["1. Look at fans and air flow. (GPU too hot)"]
     assert told[-1] == "  NVLink is not watched: no NVLink on this node."
 
@@ -248,11 +266,12 @@ def test_a_terminal_gets_colours() -> None:
 def test_of_one_server_its_name_is_not_told_again_and_again() -> None:
     told = lines(changed(engines=full().engines[:1]))
     assert part(told, "Requests to look at")[2] == "  tenant acme"
-    assert "What goes together (of vllm/llama-70b, over time, at the best lag)" in told
+    one = lines(changed(engines=full().engines[:1]), everything=True)
+    assert "What goes together (of vllm/llama-70b, over time, at the best lag)" in one
     first, second = full().correlations
-    two = lines(changed(correlations=(first, second.model_copy(update={"model": "qwen"}))))
+    two = lines(changed(correlations=(first, second.model_copy(update={"model": "qwen"}))), everything=True)
     assert "What goes together (over time, at the best lag)" in two
-    assert part(two, "What goes together")[1].startswith("sm clock     inter token p95 of vllm/llama-70b")
+    assert part(two, "What goes together")[1].startswith("sm clock     inter token p95 of")
 
 
 @pytest.mark.parametrize(

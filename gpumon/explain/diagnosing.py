@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gpumon import __version__, catalogue
 from gpumon.detect.incident import Incident
 from gpumon.explain.correlations import Pair
 from gpumon.explain.diagnosis.build import diagnose
+from gpumon.explain.diagnosis.incidents import of_others
 from gpumon.explain.diagnosis.inputs import Inputs, Track
 from gpumon.explain.diagnosis.model import Diagnosis
 from gpumon.explain.dimensions import DIMENSIONS
@@ -36,10 +37,11 @@ def diagnose_since(
     incidents: those kept. view: of now. server, model: of these only, where not empty. x, y: attributes of the response
     surface; empty: those that matter most. Raises ValueError for one that there is not.
     """
-    pairs: dict[Group, list[Pair]] = {}
+    pairs: dict[Group, list[tuple[float, Pair]]] = {}
     for matrix in explanation.correlations.matrices():
         if server in ("", matrix.group.server) and model in ("", matrix.group.model):
-            pairs.setdefault(matrix.group, []).extend(matrix.pairs(strong_only=True))
+            strong = matrix.pairs(strong_only=True)
+            pairs.setdefault(matrix.group, []).extend((matrix.step_s, pair) for pair in strong)
     tracks = {}
     for group in explanation.dimensions.groups():
         seconds, values = explanation.dimensions.series(group)
@@ -56,6 +58,7 @@ def diagnose_since(
             tracks=tracks,
             correlations=pairs,
             incidents=incidents,
+            of_others=_of_others(incidents, tracks, view, server, model),
             gpu_names={sample.labels[1]: sample.labels[0] for sample in view.family(catalogue.GPU_PRESENT)},
             kept_from_s=explanation.log.dropped_until_s,
             surface_x=x,
@@ -63,3 +66,17 @@ def diagnose_since(
             quantile=quantile,
         )
     )
+
+
+def _of_others(
+    incidents: Sequence[Incident], groups: Iterable[Group], view: View, server: str, model: str
+) -> frozenset[str]:
+    """Ids of incidents of engines that were not asked for."""
+    mine: list[Group] = []
+    others: list[Group] = []
+    for group in groups:
+        (mine if server in ("", group.server) and model in ("", group.model) else others).append(group)
+    held: dict[str, set[str]] = {}
+    for sample in view.family(catalogue.PROCESS_GPU_MEMORY):
+        held.setdefault(sample.labels[2], set()).add(sample.labels[1])
+    return of_others(incidents, mine, others, held)

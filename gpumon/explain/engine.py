@@ -314,7 +314,8 @@ class Explanation:
                 kept = each if is_slow and fits else each._replace(token_s=None)
                 key = (each.record.trace_id.hex(), each.record.span_id.hex())
                 known = self._slow if is_slow else self._others
-                self._forget(known.pop(key, None))
+                for one in (self._slow, self._others):
+                    self._forget(one.pop(key, None))
                 known[key] = kept
                 self._tokens_kept += len(kept.token_s) if kept.token_s is not None else 0
                 while len(known) > DETAILS or (self._tokens_kept > TOKENS_KEPT and known is self._slow):

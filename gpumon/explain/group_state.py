@@ -145,7 +145,9 @@ class GroupState:
             known = bool(self.group.gpus or self.group.pid or self.group.container)
             cost_s = np.full(len(tokens), self._learning.own_cost_s() if known else 0.0)
         # Whoever tells of its decoding as a whole has the usual prompts of others in what is expected of it.
-        usual = (self.usual.brought.value() or 0.0) * (steps.ends_s[inside] - steps.starts_s[inside])
+        # As long as nobody knows how many those are, all of them are taken for usual.
+        brought = self.usual.brought.value()
+        usual = (brought if brought is not None else np.inf) * (steps.ends_s[inside] - steps.starts_s[inside])
         tokens = np.where(steps.counts[inside] > 1, np.maximum(tokens - usual, 0.0), tokens)
         prompts_s = np.bincount(which, tokens * cost_s, count)[:count]
         load_s[:, INDEX["prefill_interference"]] = prompts_s

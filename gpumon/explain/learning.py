@@ -59,10 +59,16 @@ class Learning:
     def settle(self, touched: Stretches, at_s: float) -> None:
         """Take in the lessons that are old enough. touched: when an incident held."""
         waiting = self._waiting
-        while waiting and (waiting[0].due_s <= at_s or not self.expected.is_known or not self.own_cost_s()):
+        while waiting and (waiting[0].due_s <= at_s or not self._knows()):
             lesson = waiting.popleft()
             calm = not any(lesson.start_s <= last_s and lesson.end_s >= first_s for first_s, last_s in touched)
             lesson.teach(calm=calm)
+
+    def _knows(self) -> bool:
+        """What steps and prompts take; the latter only if there are such that were not cached as a whole."""
+        usual = self.usual
+        has_seen = self.expected.is_known and usual.queue_s.value() is not None
+        return has_seen and (not usual.computed.mean() or self.own_cost_s() > 0)
 
     def steps(self, steps: Steps, running: Array, context: Array, others: Others, at_s: float) -> None:
         """Steps of requests that ended, with requests decoding and context of each. At most 512 are looked at."""

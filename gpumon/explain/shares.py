@@ -103,7 +103,7 @@ def divide(claims: Claims) -> Array:
     sure[:, INDEX["queueing"]] *= np.where(claims.grown, 1 - faults, 1.0)
     rest = np.maximum(excess - load.sum(axis=1) - roots.sum(axis=1), 0.0)
     # Work that is longer by a factor, or time in which nothing went on: that may all be in this one step.
-    work = claims.expected_s + load.sum(axis=1)
+    work = claims.expected_s + load.sum(axis=1) + inherited
     slowed = work[:, None] * claims.lost / np.maximum(1 - claims.lost, 1e-3)
     bounds = _ROOM * np.where(_SLOWING, slowed, np.maximum(slowed, claims.lost_s))
     most = rest if claims.load_first else excess

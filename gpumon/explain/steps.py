@@ -34,6 +34,8 @@ _FEWEST: Final = 8
 _WHOLE: Final = 1.15
 _DOZEN: Final = 12
 CAP_S: Final = 3600.0
+TOKENS_MAX: Final = 10_000_000
+"""Of a prompt or an answer: whoever tells of more is wrong about it."""
 _CAP_NS: Final = round(CAP_S * 1e9)
 _EDGE_S: Final = 1.0
 """Ranks may tell of steps by a clock of their own; what is further outside of the request's time is of no use."""
@@ -90,7 +92,7 @@ def ran_of(record: RequestRecord, start_s: float) -> Ran | None:
         admitted = first - record.prefill_s
     else:
         admitted = 0.0
-    prompt = max(0, record.prompt_tokens or 0)
+    prompt = min(max(0, record.prompt_tokens or 0), TOKENS_MAX)
     made = record.completion_tokens
     if made is None:
         made = len(record.token_ns) if record.token_ns is not None else 0
@@ -101,7 +103,7 @@ def ran_of(record: RequestRecord, start_s: float) -> Ran | None:
         end_s=start_s + lasted_s,
         prompt=prompt,
         computed=max(0, prompt - max(0, record.cached_tokens or 0)),
-        made=max(0, made),
+        made=min(max(0, made), TOKENS_MAX),
     )
 
 

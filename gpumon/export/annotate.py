@@ -11,8 +11,8 @@ From the store's history, in the span's own interval and for what the request is
 
 and why its tokens were late (``annotate_cause``), on the request's own span.
 
-The others come from counters, interpolated between two samples, so a burst between two samples is in them; of a span shorter
-than the time between samples they say what that time was like on average. A value is left out unless samples from
+The others come from counters, interpolated between two samples, so a burst between two samples is in them; of a span
+shorter than the time between samples they say what that time was like on average. A value is left out unless samples from
 before the span's start to after its end are there: requests longer than the history, spans of another node's clock,
 and GPUs without the counter get none.
 """
@@ -124,7 +124,7 @@ class Annotator:
         view: Callable[[], View],
         binding: Callable[[bytes, bytes], Binding | None],
         to_steady: Callable[[int], float],
-        explained: Callable[[bytes, bytes], Explained | None] = lambda trace_id, span_id: None,
+        explained: Callable[[bytes, bytes], Explained | None] | None = None,
     ) -> None:
         """view: the store now. binding: of (trace id, span id), None for spans that are to stay as they are.
 
@@ -139,7 +139,7 @@ class Annotator:
 
     def __call__(self, trace_id: bytes, span_id: bytes, start_ns: int, end_ns: int) -> list[Attribute]:
         """The attributes of this span."""
-        explained = self._explained(trace_id, span_id)
+        explained = self._explained(trace_id, span_id) if self._explained is not None else None
         attributes: list[Attribute] = cause_attributes(explained) if explained is not None else []
         binding = self._binding(trace_id, span_id)
         if binding is None or (not binding.gpus and binding.pid is None):

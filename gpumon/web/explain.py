@@ -13,6 +13,7 @@ from fastapi import APIRouter, HTTPException, Query
 from pydantic import AfterValidator, ValidationError
 
 from gpumon.catalogue import CAUSES
+from gpumon.explain.diagnosis.asked import UnknownNameError, of_named
 from gpumon.explain.diagnosis.model import Diagnosis, Surface
 from gpumon.explain.explained import Explained
 from gpumon.web.explanation import Late, Trace, late, trace
@@ -46,6 +47,7 @@ Cause = Annotated[str, AfterValidator(_known_cause)]
 
 _Since = Annotated[float, Query(gt=0.0, le=SINCE_MAX_S, allow_inf_nan=False, description="Seconds back from now.")]
 _Name = Annotated[str, Query(max_length=NAME_MAX, description="Empty: all.")]
+_Model = Annotated[str, Query(max_length=NAME_MAX, description="Its name, or server/name; empty: all.")]
 _Attribute = Annotated[
     str,
     Query(
@@ -107,7 +109,11 @@ def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter
 
     def answer(query: DiagnoseQuery) -> Diagnosis:
         try:
-            return diagnose(query)
+            return of_named(
+                lambda server, model: diagnose(query._replace(server=server, model=model)), query.server, query.model
+            )
+        except UnknownNameError as error:
+            raise HTTPException(404, str(error)) from error
         except ValidationError:
             raise  # what was found out cannot be said: a bug, not the question
         except ValueError as error:
@@ -115,11 +121,17 @@ def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter
                 raise
             raise HTTPException(422, str(error)) from error
 
-    @router.get("/diagnose", responses={422: {"description": "It cannot be answered as it stands."}})
+    @router.get(
+        "/diagnose",
+        responses={
+            404: {"description": "No request of this server or model ended in this time; those that did are listed."},
+            422: {"description": "It cannot be answered as it stands."},
+        },
+    )
     def diagnosis(
         since: _Since = SINCE_S,
         server: _Name = "",
-        model: _Name = "",
+        model: _Model = "",
         x: _Attribute = "",
         y: _Attribute = "",
         quantile: _Quantile = QUANTILE,
@@ -127,14 +139,14 @@ def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter
         """Why tokens were slow: the causes with the seconds lost, what was different, and what to do."""
         return answer(DiagnoseQuery(since, server, model, x, y, quantile))
 
-    @router.get("/surface", responses={404: {"description": "Too few requests, or they do not vary."}})
+    @router.get("/surface", responses={404: {"description": "Too few requests, or they do not vary; or no such name."}})
     def surface(
         x: _Attribute = "",
         y: _Attribute = "",
         quantile: _Quantile = QUANTILE,
         since: _Since = SINCE_S,
         server: _Name = "",
-        model: _Name = "",
+        model: _Model = "",
     ) -> Surface:
         """A latency's quantile over two attributes of requests; without any named, over those that vary."""
         found = answer(DiagnoseQuery(since, server, model, x, y, quantile)).surface

@@ -14,8 +14,8 @@ from gpumon.detect.engine import Detection
 from gpumon.detect.incident import Incident
 from gpumon.detect.ledger import Ledger
 from gpumon.detect.scene import Scene, SceneMaker
-from gpumon.explain.engine import GROUPS_MAX, IDLE_S, Explanation
-from gpumon.model import Binding, GpuUuid, Metric, Sample
+from gpumon.explain.engine import GROUPS_MAX, IDLE_S, UNBOUND_MAX, Explanation
+from gpumon.model import Binding, GpuUuid, Metric, RequestRecord, Sample
 from gpumon.store import Store
 from tests.detect.findings import GPU3, Scripted, finding, to_unix
 from tests.detect.scenes import Stage
@@ -233,6 +233,34 @@ def test_a_group_that_makes_room_takes_no_request_with_it_uncounted() -> None:
     for _ in range(70):
         world.step()
     assert sum(world.outcomes().values()) == GROUPS_MAX + 1
+
+
+def unplaced(number: int, at_s: float) -> RequestRecord:
+    """A request of a model of its own that says nothing of where it ran."""
+    return quick(number, at_s, gpus=[], model=f"name-{number}")
+
+
+def test_names_that_nobody_can_place_do_not_crowd_out_engines() -> None:
+    world = World()
+    for number in range(10):
+        world.step([unplaced(10 * number + each, world.stage.at_s) for each in range(10)])
+    world.step([quick(999, world.stage.at_s, gpus=[f"GPU-{number:04d}"]) for number in range(GROUPS_MAX)])
+    for _ in range(12):
+        world.step()
+    bound = [each for each in world.all if each.group.gpus]
+    assert len(bound) == GROUPS_MAX
+    assert {each.group.model for each in world.all if not each.group.gpus} == {
+        f"name-{number}" for number in range(UNBOUND_MAX)
+    }
+    assert sum(world.outcomes().values()) == 100 + GROUPS_MAX
+
+
+def test_what_had_no_room_is_told_by_the_time_it_came() -> None:
+    world = World()
+    for number in range(UNBOUND_MAX + 5):
+        world.step([unplaced(number, world.stage.at_s)])
+    first_s = 1000.0 + UNBOUND_MAX - 1.0  # each of them lasted a second
+    assert [world.explanation.dropped(first_s + after_s) for after_s in (-10.0, 0.5, 3.5, 100.0)] == [5, 4, 1, 0]
 
 
 # --- incidents --------------------------------------------------------------------------------------------------------

@@ -39,6 +39,16 @@ class Noted(Usual):
         super().add(value, calm=calm)
 
 
+def noted(known: Usual) -> Noted:
+    """One that knows as much, to be put in its place."""
+    found, value = Noted(), known.value()
+    assert value is not None
+    for _ in range(10):
+        found.add(value, calm=True)
+    found.taught.clear()
+    return found
+
+
 def ran(start_s: float, *, wait_s: float = 0.0, prompt_s: float = 0.0, computed: int = 100) -> Ran:
     first_s = start_s + wait_s + prompt_s
     return Ran(start_s, start_s + wait_s, first_s, first_s + 1.0, computed, computed, 50)
@@ -135,14 +145,14 @@ def test_a_server_that_tells_nothing_of_its_prompts_learns_as_late_as_others(pro
 
 
 def test_each_lesson_is_taken_in_at_its_own_time_and_once(knowing: Learning) -> None:
-    noted = knowing.usual.queue_s = Noted()
+    waits = knowing.usual.queue_s = noted(knowing.usual.queue_s)
     for second in range(10):
         knowing.requests([ran(1100.0 + second, wait_s=float(second))], NONE, 1100.0 + second)
     for second in range(10):
         knowing.settle([], 1100.0 + LATER_S + second)
-        assert [each.value for each in noted.taught] == pytest.approx(range(second + 1))
+        assert [each.value for each in waits.taught] == pytest.approx(range(second + 1))
     knowing.settle([], 2000.0)
-    assert len(noted.taught) == 10
+    assert len(waits.taught) == 10
 
 
 # --- what an incident touches -----------------------------------------------------------------------------------------
@@ -203,12 +213,12 @@ MOMENTS = st.floats(1000.0, 1100.0)
 )
 def test_calm_is_what_no_stretch_touches(pairs: list[tuple[float, float]], shown: list[tuple[float, float]]) -> None:
     learning = Learning(GroupLoad())
-    noted = learning.usual.queue_s = Noted()
+    waits = learning.usual.queue_s = Noted()
     touched = [(min(pair), max(pair)) for pair in pairs]
     for start_s, wait_s in shown:
         learning.requests([ran(start_s, wait_s=wait_s)], NONE, 1130.0)
     learning.settle(touched, 1130.0 + LATER_S)
-    for (start_s, wait_s), lesson in zip(shown, noted.taught, strict=True):
+    for (start_s, wait_s), lesson in zip(shown, waits.taught, strict=True):
         assert lesson.value == pytest.approx(wait_s)
         assert lesson.calm == all(start_s + wait_s < first_s or start_s > last_s for first_s, last_s in touched)
 
@@ -226,14 +236,14 @@ def test_batch_and_context_are_learned_of_each_request_in_it(knowing: Learning) 
 
 def test_while_an_engine_fills_its_batch_that_is_not_learned_as_its_usual_one() -> None:
     learning = begun()
-    noted = learning.usual.running = Noted()
+    batches = learning.usual.running = Noted()
     for second in range(60):
         show(learning, 901.0 + second, running=1.0 + second)
         learning.settle([], 901.0 + second)
     learning.settle([], 1000.0)
     assert learning.expected.is_known
-    assert 25 <= len(noted.taught) <= 31
-    assert min(each.value for each in noted.taught) >= OVER_S
+    assert 25 <= len(batches.taught) <= 31
+    assert min(each.value for each in batches.taught) >= OVER_S
 
 
 def test_each_size_of_batch_is_a_look_of_its_own() -> None:
@@ -295,14 +305,14 @@ def test_a_decoding_that_is_told_as_a_whole_is_learned_by_the_step() -> None:
 def test_arrivals_are_learned_when_half_a_minute_of_them_is_known() -> None:
     load = GroupLoad()
     learning = Learning(load)
-    noted = learning.usual.arrivals = Noted()
+    arrivals = learning.usual.arrivals = Noted()
     for second in range(60):
         run = ran(1000.0 + second)
         load.add([run], 1001.5 + second)
         learning.requests([run], NONE, 1001.5 + second)
         learning.settle([], 1001.5 + second)
-        assert len(noted.taught) == max(0, second + 1 - round(OVER_S))
-    assert [each.value for each in noted.taught] == pytest.approx([1.0] * 30, rel=0.05)
+        assert len(arrivals.taught) == max(0, second + 1 - round(OVER_S))
+    assert [each.value for each in arrivals.taught] == pytest.approx([1.0] * 30, rel=0.05)
     assert learning.usual.brought.value() == pytest.approx(100.0, rel=0.05)
 
 
@@ -346,25 +356,25 @@ def test_no_steps_teach_nothing(knowing: Learning) -> None:
 
 
 def test_of_more_lessons_than_may_wait_the_newest_are_taken_in(knowing: Learning) -> None:
-    noted = knowing.usual.queue_s = Noted()
+    waits = knowing.usual.queue_s = noted(knowing.usual.queue_s)
     for number in range(50):
         runs = [ran(1100.0, wait_s=float(100 * number + each)) for each in range(100)]
         knowing.requests(runs, NONE, 1100.0)
     knowing.settle([], 1100.0 + LATER_S)
-    assert 1000 <= len(noted.taught) <= WAITING_MAX
-    assert noted.taught[-1].value == pytest.approx(4999.0)
-    assert min(each.value for each in noted.taught) >= 4999.0 - WAITING_MAX
+    assert 1000 <= len(waits.taught) <= WAITING_MAX
+    assert waits.taught[-1].value == pytest.approx(4999.0)
+    assert min(each.value for each in waits.taught) >= 4999.0 - WAITING_MAX
 
 
 def test_a_step_of_detection_with_a_million_tokens_gives_few_lessons(knowing: Learning) -> None:
-    noted = knowing.usual.running = Noted()
+    batches = knowing.usual.running = Noted()
     count = 1_000_000
     starts_s = np.linspace(1099.0, 1100.0, count)
     ones, batch = np.ones(count), np.linspace(1.0, 4096.0, count)
     steps = Steps(np.zeros(count, dtype=np.intp), starts_s, starts_s + USUAL_S, ones, ones)
-    waits = knowing.usual.queue_s = Noted()
+    waits = knowing.usual.queue_s = noted(knowing.usual.queue_s)
     knowing.requests([ran(1100.0, wait_s=0.1)], NONE, 1100.0)
     knowing.steps(steps, batch, batch * 1000.0, NONE, 1100.0)
     knowing.settle([], 1100.0 + LATER_S)
     # It has not pushed out what waited before it.
-    assert len(noted.taught) == len(waits.taught) == 1
+    assert len(batches.taught) == len(waits.taught) == 1

@@ -47,6 +47,8 @@ class Api:
         self.queries: list[DiagnoseQuery] = []
         self.said: Diagnosis = diagnoses.full()
         self.error: Exception | None = None
+        self.of_model = ""
+        """Of any other one nothing is known; empty: all is."""
         explain = explain_routes(self._find, lambda: self.found[::-1], to_unix)
         self.app = make_api(lambda: Store().view(0.0), explain, diagnose_routes(self._diagnose))
 
@@ -60,7 +62,7 @@ class Api:
         self.queries.append(query)
         if self.error is not None:
             raise self.error
-        return self.said
+        return self.said if not self.of_model or query.model in ("", self.of_model) else diagnoses.nothing()
 
 
 def told(found: Explained) -> Any:
@@ -391,6 +393,19 @@ def test_a_diagnosis_that_cannot_be_made_says_what_was_expected(path: str, query
     assert reply.status == 422
     assert any(said in problem["msg"] for problem in reply.json["detail"])
     assert api.queries == []
+
+
+@pytest.mark.parametrize("path", ["diagnose", "surface"])
+def test_a_model_may_be_told_as_it_is_printed_and_a_name_that_is_not_there_is_refused(path: str) -> None:
+    api = Api()
+    api.of_model = "llama-70b"
+    assert api.get(path, "model=vllm/llama-70b").status == 200
+    assert [(query.server, query.model) for query in api.queries] == [
+        *(("", "vllm/llama-70b"), ("", ""), ("vllm", "llama-70b")),
+    ]
+    reply = api.get(path, "model=llama")
+    assert reply.status == 404
+    assert reply.json["detail"] == ("no request of model 'llama' ended in this time; requests ended of vllm/llama-70b")
 
 
 @pytest.mark.parametrize("path", ["diagnose", "surface"])

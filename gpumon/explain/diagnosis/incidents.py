@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final
 
-from gpumon.detect.detector import Severity
+from gpumon.detect.detector import Entity, Severity
 from gpumon.detect.incident import Incident
 from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.diagnosis.model import IncidentBrief
+from gpumon.explain.group import Group
 
 MOST: Final = 50
 CAUSES: Final = 3
@@ -31,13 +32,13 @@ SIGNS: Final = frozenset(
 )
 """Kinds that say how slowness shows, not where it is from."""
 _SCOPES: Final = {
-    "gpu": ("GPU", "GPUs"),
-    "process": ("process", "processes"),
-    "server": ("server", "servers"),
-    "tenant": ("tenant", "tenants"),
-    "collective": ("communicator", "communicators"),
+    "gpu": "GPUs",
+    "process": "processes",
+    "server": "servers",
+    "tenant": "tenants",
+    "collective": "communicators",
 }
-_THINGS: Final = ("part of the node", "parts of the node")
+_THINGS: Final = "parts of the node"
 _PERCENT: Final = re.compile(r"(?<=\d)%")
 _SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
@@ -70,19 +71,45 @@ def concerning(inputs: Inputs) -> list[Incident]:
     return [each for each in inputs.incidents if each.id not in inputs.of_others]
 
 
+def of_others(
+    found: Iterable[Incident], mine: Iterable[Group], others: Iterable[Group], held: Mapping[str, Set[str]]
+) -> frozenset[str]:
+    """Ids of those that are of other engines alone: of their servers, their GPUs, or processes on these.
+
+    What is of both, such as a GPU that two engines share, is not. held: UUIDs of the GPUs that a process holds, by pid.
+    """
+    own, other = [*mine], [*others]
+    gpus = {uuid for group in other for uuid in group.gpus} - {uuid for group in own for uuid in group.gpus}
+    models = {group.model for group in other if group.model} - {group.model for group in own}
+    return frozenset(each.id for each in found if _is_on(each.entity, gpus, models, held))
+
+
+def _is_on(entity: Entity, gpus: Set[str], models: Set[str], held: Mapping[str, Set[str]]) -> bool:
+    if entity.uuid:
+        return entity.uuid in gpus
+    if entity.scope == "server":
+        return entity.name.partition(" at ")[0].partition("/")[2] in models
+    words = entity.name.split(maxsplit=2)  # pid 41403 VLLM::Worker_TP
+    if entity.scope != "process" or len(words) < 2:
+        return False
+    on = held.get(words[1], frozenset())
+    return bool(on) and on <= gpus
+
+
 def summary(incident: Incident) -> str:
     """With percent written as everywhere here."""
     return _PERCENT.sub(" %", incident.summary)
 
 
 def more_like(found: Sequence[Incident]) -> str:
-    """``, and 3 more processes``: how many others were found beside the first one, and of what; empty for none."""
+    """``, and likewise on 3 more processes``: what was found beside the first one; empty for none."""
     scopes = {each.entity.name: each.entity.scope for each in found if each.entity.name != found[0].entity.name}
     if not scopes:
         return ""
+    if len(scopes) == 1:
+        return f", and likewise on {next(iter(scopes))}"
     (scope, *different) = sorted({*scopes.values()})
-    one, many = _SCOPES.get(scope, _THINGS) if not different else _THINGS
-    return f", and likewise on {len(scopes)} more {many if len(scopes) > 1 else one}"
+    return f", and likewise on {len(scopes)} more {_SCOPES.get(scope, _THINGS) if not different else _THINGS}"
 
 
 def held_in(found: Iterable[Incident], from_s: float, to_s: float) -> list[Incident]:

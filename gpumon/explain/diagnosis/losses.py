@@ -62,7 +62,10 @@ def causes(seen: Seen, gained: Gained | None = None) -> tuple[CauseLost, ...]:
 
 
 def actions(lost: tuple[CauseLost, ...], gained: Gained | None = None) -> tuple[Action, ...]:
-    """What to do: about what gained most in the worst stretch first, then about what cost most; the unexplained last."""
+    """What to do: first about what gained most in the worst stretch, then about what cost most.
+
+    What nothing explains comes last.
+    """
     order = [each.cause for each in gained.reasons if each.share >= WORTH] if gained is not None else []
     worth = [each for each in lost if each.share >= WORTH or each.cause in order]
     worth.sort(key=lambda each: order.index(each.cause) if each.cause in order else len(order))

@@ -70,11 +70,13 @@ def _verdict(dimension: DimensionLike, slow_mean: float, other_mean: float, effe
     if is_past and sign * effect > CLEAR:
         return "bad"
     is_healthy = dimension.bound is not None and not is_past and not _is_past(dimension, other_mean)
-    if is_healthy and abs(slow_mean - other_mean) < ALIKE * abs(other_mean):
+    is_alike = abs(slow_mean - other_mean) < ALIKE * abs(other_mean)
+    if is_healthy and is_alike:
         return "ok"
     if dimension.unit == Unit.CELSIUS.value and sign * effect <= 0:
         return "ok"
-    if abs(r) > STRONG or abs(effect) > LARGE:
+    # What goes along with response time and is the same on slow requests goes along with something else.
+    if (abs(r) > STRONG and not is_alike) or abs(effect) > LARGE:
         return "suspect"
     if math.isnan(effect):
         return "suspect" if is_past else "unknown"

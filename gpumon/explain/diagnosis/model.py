@@ -56,7 +56,7 @@ class CauseLost(_Part):
     share: float = Field(description="Of all excess, 0 to 1. The shares of all causes add up to 1.")
     requests: int = Field(description="How many it touched.")
     calm_seconds_per_minute: float | None = Field(
-        description="Lost per minute of the calm time that the worst stretch is compared with; null where there is none."
+        description="Lost per minute of the calm time that the worst stretch is compared with; null without one."
     )
     fact: str = Field(
         description="The figure that tells most, as text: SM clock 1.005 GHz, usually 1.41 GHz; or empty."
@@ -301,8 +301,8 @@ class Diagnosis(_Part):
     until: float = Field(description="Unix seconds.")
     requests: int = Field(description="That ended in it and are kept.")
     slow_requests: int = Field(
-        description="Whose excess is at least 30 % of their expected time and 100 ms; while nothing is expected of any, "
-        "the slowest 5 % by time per token."
+        description="Whose excess is at least 30 % of their expected time and 100 ms; while nothing is expected of "
+        "any, the slowest 5 % by time per token."
     )
     token_seconds: float = Field(description="Sum of the times of all requests.")
     excess_seconds: float = Field(description="Of these, those beyond what is usual.")

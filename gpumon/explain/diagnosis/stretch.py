@@ -30,6 +30,10 @@ BREAK: Final = 2
 """Cells."""
 EVEN: Final = 1.5
 """Excess per cell within the stretch over that outside: below it, it was as slow all the time."""
+USUAL: Final = 0.1
+"""Quantile over the cells of an engine's share of excess in the time of its requests: what it loses when it is well."""
+NONE_GAINED: Final = 1e-3
+"""Of the excess: less than this over the usual is rounding."""
 WELL: Final = 0.2
 """Of the way from the usual share of excess in the time of requests to that in the worst stretch."""
 BEFORE_CELLS: Final = 30
@@ -100,7 +104,7 @@ def worst(seen: Seen) -> Stretch | None:
     size = len(seen.rows.groups)
     excess = cells.spread(seen.start_s, seen.end_s, seen.excess_s, seen.group, size)
     busy_s = cells.spread(seen.start_s, seen.end_s, seen.duration_s, seen.group, size)
-    gain = np.stack([_gain(*each) for each in zip(excess, busy_s, strict=True)])
+    gain = _gain(excess, busy_s)
     first, last = _hottest(gain.sum(axis=0))
     engine = int(np.argmax(gain[:, first : last + 1].sum(axis=1)))
     is_well = _well(excess[engine], busy_s[engine], first, last)
@@ -155,15 +159,11 @@ def _hottest(excess: Floats) -> tuple[int, int]:
 
 
 def _gain(excess: Floats, busy_s: Floats) -> Floats:
-    """Of one engine and each cell: excess over the usual share of its requests' time; half of a share that never falls
-    is usual, so that what is always slow is slow."""
+    """Excess over the usual of each engine, (groups, cells); the excess itself where all is as usual."""
     shares = _shares(excess, busy_s)
-    mean = figures.mean(shares)
-    if not mean:
-        return excess
-    high = float(shares[shares >= mean].mean()) if (shares >= mean).any() else mean
-    usual = min(figures.quantile(shares, 0.25) or 0.0, high / 2)
-    return np.maximum(excess - usual * busy_s, 0.0)
+    usual = np.array([figures.quantile(each, USUAL) or 0.0 for each in shares])
+    gain = np.maximum(excess - usual[:, None] * busy_s, 0.0)
+    return gain if gain.sum() > NONE_GAINED * excess.sum() else excess
 
 
 def _shares(excess: Floats, busy_s: Floats) -> Floats:

@@ -22,6 +22,8 @@ from gpumon.model import Unit
 
 SECOND: Final = 0.15
 """Share of what was gained from which a second cause is named."""
+TOLD: Final = 0.01
+"""Share of the excess from which it is told that calm time loses it as well."""
 GREW: Final = 0.2
 """By which a tenant's share of the requests must have grown to be named."""
 FOUND: Final = 2
@@ -37,14 +39,17 @@ def verdict(
     if not len(seen):
         return ("No request ended in this period.",)
     slow = int(seen.slow.sum())
-    if stretch is None or gained is None or not gained.reasons or not slow:
+    excess_s, time_s = float(seen.excess_s.sum()), float(seen.duration_s.sum())
+    is_much = slow > 0 or excess_s >= WORTH * time_s
+    if stretch is None or gained is None or not gained.reasons or not is_much:
         return (_nothing_slow(seen, slow), *_found_meanwhile(inputs))
     why = gained.reasons
+    lost = f"{_seconds(excess_s)} of their {_seconds(time_s)} were beyond what is usual."
+    requests = f"{len(seen):,} requests"
     sentences = [
-        f"{slow:,} of {len(seen):,} requests were slow: {_seconds(float(seen.excess_s.sum()))} of their "
-        f"{_seconds(float(seen.duration_s.sum()))} were beyond what is usual.",
+        f"{slow:,} of {requests} were slow: {lost}" if slow else f"None of {requests} was slow by itself, yet {lost}",
         _when(inputs, seen, stretch, gained),
-        _why(why),
+        _why(why, of=" of the rest" if gained.usual_s >= TOLD * stretch.excess_s else ""),
     ]
     where = _where(inputs, seen, why[0], stretch)
     sentences += [where] if where else []
@@ -96,7 +101,7 @@ def _when(inputs: Inputs, seen: Seen, stretch: Stretch, gained: Gained) -> str:
         return f"It was so all the time, most of it on {place}."
     start_s, end_s = seen.cells.period(stretch.first, stretch.last)
     lost = f"{_seconds(stretch.excess_s)} lost, {percent(stretch.excess_s / float(seen.excess_s.sum()))} of it"
-    if stretch.calm is not None:
+    if gained.usual_s >= TOLD * stretch.excess_s:
         lost += f"; {_seconds(gained.usual_s)} as in calm minutes"
     start = moment_of(inputs.to_unix(start_s))
     if end_s >= inputs.to_s:
@@ -105,19 +110,19 @@ def _when(inputs: Inputs, seen: Seen, stretch: Stretch, gained: Gained) -> str:
     return f"The worst was from {start:%H:%M:%S} to {end:%H:%M:%S} UTC ({lost}), most on {place}."
 
 
-def _why(why: tuple[Reason, ...]) -> str:
+def _why(why: tuple[Reason, ...], of: str) -> str:
     first, kind = why[0], kind_of(why[0].cause)
     if kind == "unexplained":
-        told = f"Nothing that was watched explains {percent(first.share)} of it"
+        told = f"Nothing that was watched explains {percent(first.share)}{of or ' of it'}"
         known = [each for each in why[1:] if each.share >= SECOND]
         return f"{told}; {_reason(known[0])}." if known else f"{told}."
     more = [each for each in why[1:] if each.share >= SECOND][:1]
     called = "a fault" if kind == "fault" else "load, no fault"
-    return f"Why: {_reason(first)} ({called})" + "".join(f"; then {_reason(each)}" for each in more) + "."
+    return f"Why: {_reason(first, of)} ({called})" + "".join(f"; then {_reason(each)}" for each in more) + "."
 
 
-def _reason(each: Reason) -> str:
-    told = f"{TABLE[each.cause].title}, {percent(each.share)} ({_seconds(each.seconds)})"
+def _reason(each: Reason, of: str = "") -> str:
+    told = f"{TABLE[each.cause].title}, {percent(each.share)}{of} ({_seconds(each.seconds)})"
     return f"{told}: {each.fact}" if each.fact else told
 
 
@@ -203,8 +208,15 @@ def _notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> Iterator[str]
         yield "Most requests do not say how many tokens they made: r is with the time of the whole request."
     if count < LEAST:
         yield f"Fewer than {LEAST} requests: no correlation is told."
-    if seen.slow.all():
-        yield "Every request was slow: there are no others to compare with."
+    engine = stretch.engine if stretch is not None else seen.engines[0]
+    slow = seen.slow[seen.members(engine)]
+    if slow.all():
+        yield f"Every request of {seen.of(engine).name} was slow: there are no others to compare with."
+    elif stretch is not None and not slow.any():
+        yield (
+            f"No request of {seen.of(engine).name} was slow by 30 % of what was expected and 100 ms: what was "
+            "different on slow ones cannot be told."
+        )
     if stretch is not None and stretch.before is None:
         after = "; what is usual is taken from the time after" if stretch.calm is not None else ""
         yield f"There is no quiet time before the worst{after}: look at a longer period to see what changed."

@@ -137,9 +137,16 @@ def test_requests_outside_of_the_period_are_left_out() -> None:
 def test_only_strong_pairs_are_told_the_strongest_first_and_bounded() -> None:
     group = Group("vllm", "m", ("GPU-0",), "", "")
     pairs = [Pair(f"x{i}", "y", 0.7 + i / 1000, float(i % 3), 50.0, 1e-4) for i in range(40)]
-    told = diagnose(inputs([], correlations={group: pairs})).correlations
+    told = diagnose(inputs([], correlations={group: [(1.0, pair) for pair in pairs]})).correlations
     assert len(told) == 30
-    assert (told[0].x, told[0].server, told[0].lag_seconds) == ("x39", "vllm", 0.0)
+    assert (told[0].x, told[0].server, told[0].lag_seconds, told[0].step_seconds) == ("x39", "vllm", 0.0, 1.0)
+
+
+def test_a_pair_in_seconds_and_in_tenths_is_told_once_by_its_stronger_one() -> None:
+    group = Group("vllm", "m", ("GPU-0",), "", "")
+    pairs = [(1.0, Pair("x", "y", 0.8, 0.0, 50.0, 1e-4)), (0.1, Pair("x", "y", -0.9, 0.1, 50.0, 1e-4))]
+    (told,) = diagnose(inputs([], correlations={group: pairs})).correlations
+    assert (told.r, told.step_seconds) == (-0.9, 0.1)
 
 
 @pytest.mark.parametrize("field", ["requests", "token_seconds", "verdict", "matrix"])

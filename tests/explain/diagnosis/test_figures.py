@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from gpumon.explain.diagnosis import figures
-from gpumon.explain.signs import Fact
 from gpumon.model import Unit
 
 VALUES = st.floats(-1e6, 1e6, width=32) | st.just(math.nan)
@@ -98,8 +97,6 @@ def test_figures_are_told_in_the_units_that_people_use(value: float, unit: Unit,
     assert figures.text(value, unit) == text
 
 
-def test_a_fact_is_told_with_what_is_usual() -> None:
-    fact = Fact("sm_clock", 1.005e9, Unit.HERTZ, 1.41e9)
-    assert figures.fact_text(fact) == "sm clock 1 GHz, usually 1.41 GHz"
-    assert figures.fact_text(fact._replace(usual=None)) == "sm clock 1 GHz"
-    assert figures.fact_text(None) == ""
+@pytest.mark.parametrize(("share", "text"), [(0.722, "72 %"), (0.0, "0 %"), (0.004, "<1 %"), (1.0, "100 %")])
+def test_percent_is_written_in_one_way(share: float, text: str) -> None:
+    assert figures.percent(share) == text

@@ -9,7 +9,8 @@ from gpumon.catalogue import CAUSES, INCIDENT_KINDS
 from gpumon.detect.detector import Entity, Severity
 from gpumon.detect.incident import Incident
 from gpumon.explain.causes import LOAD, UNEXPLAINED
-from gpumon.explain.diagnosis.incidents import KINDS, incidents, telling
+from gpumon.explain.diagnosis.incidents import KINDS, incidents, more_like, of_others, telling
+from gpumon.explain.group import Group
 from tests.explain.diagnosis.requests import UNIX_S, inputs
 
 HOT = Incident(
@@ -77,3 +78,39 @@ def test_the_incident_that_cost_most_by_the_cause_tells_of_it() -> None:
     assert [each.id for each in telling(found, "thermal_throttle")] == ["b", "a"]
     assert [each.id for each in telling(found, "gpu_error")] == ["c"]
     assert telling(found, "unexplained") == []
+
+
+def test_percent_is_written_as_everywhere() -> None:
+    (told,) = incidents(inputs([], incidents=[incident("a", summary="waits 72% of the time (3% before), 100 %2F")]))
+    assert told.summary == "waits 72 % of the time (3 % before), 100 %2F"
+
+
+def test_what_is_like_the_first_is_said_by_its_name_or_kind() -> None:
+    gpus = [incident(f"{i}", entity=Entity("gpu", f"gpu {i}", f"{i}", f"GPU-{i}")) for i in range(3)]
+    host = incident("h", entity=Entity("host", "host"))
+    assert more_like(gpus[:1]) == more_like([gpus[0], gpus[0]]) == ""
+    assert more_like(gpus[:2]) == ", and likewise on gpu 1"
+    assert more_like(gpus) == ", and likewise on 2 more GPUs"
+    assert more_like([*gpus[:2], host]) == ", and likewise on 2 more parts of the node"
+
+
+def test_incidents_of_other_engines_alone_are_known() -> None:
+    mine = [Group("vllm", "a", ("GPU-0", "GPU-1"), "", "")]
+    others = [Group("vllm", "b", ("GPU-1", "GPU-2"), "", ""), Group("vllm", "", (), "7", "")]
+    entities = {
+        "my gpu": Entity("gpu", "gpu 0", "0", "GPU-0"),
+        "shared gpu": Entity("gpu", "gpu 1", "1", "GPU-1"),
+        "other gpu": Entity("gpu", "gpu 2", "2", "GPU-2"),
+        "nobody's gpu": Entity("gpu", "gpu 3", "3", "GPU-3"),
+        "my server": Entity("server", "vllm/a at 127.0.0.1:8000"),
+        "other server": Entity("server", "sglang/b at 127.0.0.1:8000"),
+        "my process": Entity("process", "pid 1 VLLM::Worker"),
+        "other process": Entity("process", "pid 2 VLLM::Worker x"),
+        "unknown process": Entity("process", "pid 3 x"),
+        "nameless process": Entity("process", "pid"),
+        "host": Entity("host", "host"),
+    }
+    found = [incident(name, entity=entity) for name, entity in entities.items()]
+    held = {"1": {"GPU-0"}, "2": {"GPU-2"}}
+    assert of_others(found, mine, others, held) == {"other gpu", "other server", "other process"}
+    assert of_others(found, [*mine, *others], [], held) == frozenset()

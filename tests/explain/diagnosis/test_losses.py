@@ -6,6 +6,7 @@ import pytest
 
 from gpumon.explain.causes import TABLE
 from gpumon.explain.diagnosis import losses
+from gpumon.explain.diagnosis.gains import Gained, Reason
 from gpumon.explain.explained import Account
 from gpumon.explain.signs import Fact
 from gpumon.model import Unit
@@ -23,7 +24,7 @@ def test_causes_are_told_by_phase_with_their_share_and_figure() -> None:
     assert (first.cause, first.title, first.kind) == ("thermal_throttle", "GPU too hot", "fault")
     assert (first.seconds, first.first_token_seconds, first.decode_seconds) == (2.5, 0.0, 2.5)
     assert (first.share, first.requests) == pytest.approx((2.5 / 3.0, 2))
-    assert (first.fact, first.action) == ("sm clock 1 GHz, usually 1.4 GHz", TABLE["thermal_throttle"].action)
+    assert (first.fact, first.action) == ("SM clock 1 GHz, usually 1.4 GHz", TABLE["thermal_throttle"].action)
     assert (second.cause, second.kind, second.first_token_seconds, second.decode_seconds) == (
         *("queueing", "load"),
         *(0.25, 0.25),
@@ -84,10 +85,24 @@ def test_while_nothing_is_expected_the_slowest_twentieth_per_token_is_looked_at(
 
 @pytest.mark.parametrize(
     ("excess_s", "duration_s", "slow"),
-    [(0.019, 0.1, False), (0.021, 0.1, True), (0.4, 10.0, False), (0.6, 10.0, True), (0.02, 0.1, False)],
+    [(0.09, 0.2, False), (0.1, 0.2, True), (2.0, 10.0, False), (3.0, 10.0, True), (0.25, 1.25, False)],
 )
-def test_slow_is_over_five_per_cent_and_over_twenty_milliseconds(
+def test_slow_is_at_least_thirty_percent_and_a_tenth_of_a_second(
     excess_s: float, duration_s: float, slow: bool
 ) -> None:
     told = seen([request(1.0, duration_s, first_s=0.0, slow={"pcie": excess_s})])
     assert bool(told.slow[0]) is slow
+
+
+def test_what_to_do_first_is_about_what_gained_most_in_the_worst_stretch() -> None:
+    lost = losses.causes(seen([request(1.0, 9.0, slow={"prefill_interference": 3.0, "pcie": 1.0, "nvlink": 0.1})]))
+    gained = Gained((Reason("nvlink", 0.1, 0.2, ""), Reason("pcie", 0.4, 0.8, "")), 0.0, None)
+    assert [each.cause for each in losses.actions(lost, gained)] == ["nvlink", "pcie", "prefill_interference"]
+
+
+def test_causes_say_what_they_cost_a_minute_of_calm_time() -> None:
+    gained = Gained((), 0.0, dict.fromkeys(TABLE, 0.0) | {"pcie": 1.5})
+    (told,) = losses.causes(seen([request(1.0, 9.0, slow={"pcie": 3.0})]), gained)
+    assert told.calm_seconds_per_minute == 1.5
+    (alone,) = losses.causes(seen([request(1.0, 9.0, slow={"pcie": 3.0})]))
+    assert alone.calm_seconds_per_minute is None

@@ -18,7 +18,7 @@ CLOCK = Signal("sm_clock", "SM clock", "hertz", "> 1.3e9", 1.3e9, high_is_bad=Fa
 
 def rows(requests: list[Explained], *dimensions: Signal) -> dict[str, MatrixRow]:
     told = inputs(requests, dimensions=dimensions)
-    return {row.dimension: row for row in matrix(told, Seen(told))}
+    return {row.dimension: row for row in matrix(told, Seen(told), None)}
 
 
 def half_slow(slow_values: list[float], other_values: list[float]) -> list[Explained]:
@@ -53,12 +53,53 @@ def test_a_dimension_that_is_always_past_its_bound_is_not_to_blame() -> None:
 
 
 def test_within_its_bound_what_goes_with_slowness_is_suspect() -> None:
-    assert rows(half_slow([80.0, 82.0], [70.0, 72.0]), HOT)["temperature"].verdict == "suspect"
+    assert rows(half_slow([80.0, 82.0], [50.0, 52.0]), HOT)["temperature"].verdict == "suspect"
     assert rows(half_slow([80.0, 82.0], [70.0, 72.0]), HOT._replace(bound=None))["temperature"].verdict == "suspect"
 
 
+def test_healthy_on_both_sides_and_about_the_same_is_ok() -> None:
+    assert rows(half_slow([80.0, 82.0], [70.0, 72.0]), HOT)["temperature"].verdict == "ok"
+    assert rows(half_slow([1.4e9, 1.41e9], [1.5e9, 1.51e9]), CLOCK)["sm_clock"].verdict == "ok"
+
+
+def test_what_goes_along_and_is_about_the_same_on_slow_requests_is_ok() -> None:
+    requests = [
+        request(float(i), 2.0 + i / 50, slow={"pcie": 1.0} if i % 2 else {}, signals=[0.019 + i / 1e5])
+        for i in range(100)
+    ]
+    row = rows(requests, Signal("stalled"))["stalled"]
+    assert row.r is not None
+    assert row.r > 0.9
+    assert row.verdict == "ok"
+
+
+def test_a_temperature_that_is_lower_on_the_slow_requests_is_never_suspect() -> None:
+    assert rows(half_slow([30.0, 32.0], [70.0, 72.0]), HOT)["temperature"].verdict == "ok"
+    margin = Signal("margin", "margin to thermal limit", "celsius", "> 0", 0.0, high_is_bad=False)
+    assert rows(half_slow([60.0, 62.0], [20.0, 22.0]), margin)["margin"].verdict == "ok"
+    assert rows(half_slow([20.0, 22.0], [60.0, 62.0]), margin)["margin"].verdict == "suspect"
+
+
+def test_only_requests_of_one_engine_are_compared() -> None:
+    """On the other engine's GPUs everything differs."""
+    mine = [
+        request(float(i), 3.0 if i % 2 else 2.0, slow={"pcie": 1.0} if i % 2 else {}, signals=[70.0 + i // 2 % 2])
+        for i in range(100)
+    ]
+    others = [request(float(i), 2.0, signals=[20.0], gpus=("GPU-8",)) for i in range(200)]
+    told = inputs([*mine, *others], dimensions=(HOT,))
+    of = Seen(told)
+    engine = int(of.group[0])
+    assert of.rows.groups[engine].gpus == ("GPU-0",)
+    (row,) = matrix(told, of, engine)
+    assert (row.slow_mean, row.other_mean, row.n, row.verdict) == (70.5, 70.5, 100, "ok")
+    (larger,) = matrix(told, of, None)
+    assert (larger.slow_mean, larger.other_mean) == (None, 20.0)
+
+
 def test_what_is_better_on_the_slow_requests_is_not_bad_although_past_its_bound() -> None:
-    assert rows(half_slow([90.0, 92.0], [95.0, 97.0]), HOT)["temperature"].verdict == "suspect"
+    slow = half_slow([1.1e9, 1.2e9], [0.5e9, 0.6e9])
+    assert rows(slow, CLOCK)["sm_clock"].verdict == "suspect"
 
 
 def test_a_constant_has_no_r_and_is_ok() -> None:
@@ -112,7 +153,7 @@ def test_the_worst_comes_first() -> None:
         for i in range(40)
     ]
     told = inputs(requests, dimensions=(Signal("goes_along"), HOT, Signal("still")))
-    assert [(row.dimension, row.verdict) for row in matrix(told, Seen(told))] == [
+    assert [(row.dimension, row.verdict) for row in matrix(told, Seen(told), None)] == [
         ("temperature", "bad"),
         ("goes_along", "suspect"),
         ("still", "ok"),

@@ -143,8 +143,29 @@ def test_latencies_are_told_beside_the_signals_and_what_changed_most_comes_first
     per_token = by_name["response_time_per_token"]
     assert (per_token.before, per_token.during) == pytest.approx((1.0 / 101.0, 1.0 / 51.0))
     assert found.changes[0].signal in ("response_time_per_token", "completion_tokens", "tokens_per_second")
-    assert by_name["prompt_tokens"].change == 0.0
+    assert "prompt_tokens" not in by_name
     assert "queue_time" not in by_name
+
+
+def test_changes_of_less_than_a_tenth_are_left_out() -> None:
+    requests = [*load(0, 300, signals=[1.0, 1.0]), *load(300, 400, signals=[1.09, 1.11], slow={"pcie": 0.5})]
+    found = told(requests, dimensions=(Signal("little"), Signal("enough")), to_s=400.0)
+    assert {"little", "enough"} & {each.signal for each in found.changes} == {"enough"}
+
+
+def test_the_worst_is_where_most_is_lost_beyond_the_usual() -> None:
+    """Load that is always there, and loses more in sum, is no stretch."""
+    always = load(0, 600, slow={"prefill_interference": 0.4}, gpus=("GPU-8",), every_s=1.0)
+    found = worst(seen([*always, *load(0, 300), *load(300, 400, slow={"pcie": 0.3}), *load(400, 600)]))
+    assert found is not None
+    assert (found.first, found.last, found.engine) == (30, 39, 1)
+    assert found.excess_s == pytest.approx(100 * 0.4 + 20 * 0.3, rel=0.01)
+
+
+def test_without_a_time_before_the_time_after_is_calm() -> None:
+    found = worst(seen(burst(quiet=False)))
+    assert found is not None
+    assert (found.first, found.last, found.before, found.calm) == (0, 9, None, (10, 29))
 
 
 def test_from_nothing_to_something_has_no_ratio() -> None:

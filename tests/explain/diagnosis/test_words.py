@@ -37,9 +37,9 @@ def test_the_verdict_says_what_when_why_and_where() -> None:
     )
     assert told.verdict == (
         "20 of 120 requests were slow: 8 s of their 120 s were beyond what is usual.",
-        "The worst was from 08:05:00 to 08:06:40 UTC (100% of it), most of it on vllm/m on GPU 3.",
-        "Why: GPU too hot, 75% (6 s): sm clock 1 GHz, usually 1.41 GHz (a fault); then power cap, 25% (2 s): "
-        "sm clock 1 GHz, usually 1.41 GHz.",
+        "The worst was from 08:05:00 to 08:06:40 UTC (8 s lost, 100 % of it), most on vllm/m on GPU 3.",
+        "Why: GPU too hot, 75 % (6 s): SM clock 1 GHz, usually 1.41 GHz (a fault); then power cap, 25 % (2 s): "
+        "SM clock 1 GHz, usually 1.41 GHz.",
         "Found on gpu 3: SM clock 1410 → 1005 MHz at 90 °C.",
     )
 
@@ -48,7 +48,11 @@ def test_why_is_why_in_the_worst_time_although_something_else_cost_more_in_all()
     always = [request(float(at), 1.0, slow={"prefill_interference": 0.1}, gpus=("GPU-8",)) for at in range(600)]
     told = diagnose(inputs([*always, *story({"pcie": 0.9})]))
     assert told.causes[0].cause == "prefill_interference"
-    assert told.verdict[2] == "Why: PCIe slow, 64% (18 s) (a fault); then prefill of others, 36% (10 s)."
+    assert told.verdict[2] == "Why: PCIe slow, 100 % of the rest (18 s) (a fault)."
+    assert "(28 s lost, 36 % of it; 10 s as in calm minutes)" in told.verdict[1]
+    assert [each.cause for each in told.actions] == ["pcie", "prefill_interference"]
+    assert told.before_during is not None
+    assert told.before_during.usual_seconds == pytest.approx(10.0, rel=0.01)
 
 
 def test_what_goes_on_is_said_to_go_on() -> None:
@@ -59,9 +63,9 @@ def test_what_goes_on_is_said_to_go_on() -> None:
 def test_load_is_not_called_a_fault_and_the_tenant_that_brought_it_is_named() -> None:
     flood = [request(300.0 + i, 1.0, slow={"queueing": 0.3}, tenant="batch") for i in range(100)]
     told = diagnose(inputs([*story({"queueing": 0.3}), *flood])).verdict
-    assert "waiting in the queue, 100%" in told[2]
+    assert "waiting in the queue, 100 %" in told[2]
     assert "(load, no fault)" in told[2]
-    assert told[3] == "Tenant batch made 83% of the requests meanwhile, 0% before."
+    assert told[3] == "Tenant batch made 83 % of the requests meanwhile, 0 % before."
 
 
 def test_a_fault_that_held_while_load_grew_is_named_and_its_signs_are_not() -> None:
@@ -75,14 +79,14 @@ def test_a_fault_that_held_while_load_grew_is_named_and_its_signs_are_not() -> N
 
 def test_what_nothing_explains_is_said_first() -> None:
     told = diagnose(inputs(story({"unexplained": 0.3, "pcie": 0.1}))).verdict[2]
-    assert told == "Nothing that was watched explains 75% of it; PCIe slow, 25% (2 s)."
-    assert diagnose(inputs(story({"unexplained": 0.3}))).verdict[2] == "Nothing that was watched explains 100% of it."
+    assert told == "Nothing that was watched explains 75 % of it; PCIe slow, 25 % (2 s)."
+    assert diagnose(inputs(story({"unexplained": 0.3}))).verdict[2] == "Nothing that was watched explains 100 % of it."
 
 
 def test_a_tenant_that_bears_most_of_it_is_named() -> None:
     requests = [*story({}), *(request(300.0 + i, 1.0, slow={"pcie": 0.5}, tenant="victim") for i in range(20))]
     told = diagnose(inputs(requests)).verdict
-    assert told[-1] == "Tenant victim bears 100% of it, with 14% of the request time."
+    assert told[-1] == "Tenant victim bears 100 % of it, with 14 % of the request time."
 
 
 def test_where_nothing_is_slow_that_is_all_there_is_to_say() -> None:
@@ -94,6 +98,24 @@ def test_where_nothing_is_slow_that_is_all_there_is_to_say() -> None:
     cold = diagnose(inputs(story({}, is_expected=False)))
     assert "nothing is known yet of how long they usually take" in cold.verdict[0]
     assert any("the slowest 5 % by time per token" in note for note in cold.notes)
+
+
+def test_where_all_lose_a_little_it_is_told_why_although_none_was_slow() -> None:
+    told = diagnose(inputs(story({"pcie": 0.2}, start_s=300, end_s=600)))
+    assert told.slow_requests == 0
+    assert told.verdict[0] == (
+        "None of 120 requests was slow by itself, yet 12 s of their 120 s were beyond what is usual."
+    )
+    assert told.verdict[2] == "Why: PCIe slow, 100 % (12 s) (a fault)."
+    little = diagnose(inputs(story({"pcie": 0.05}))).verdict
+    assert little[0].endswith("usual under their load. Together they lost 1 s, little each.")
+
+
+def test_incidents_of_engines_that_were_not_asked_for_are_left_out() -> None:
+    found = [incident("a", since_s=305.0, seen_s=400.0)]
+    told = diagnose(inputs(story({"thermal_throttle": 0.5}), incidents=found, of_others=frozenset({"a"})))
+    assert told.incidents == ()
+    assert not any("gpu 3" in sentence for sentence in told.verdict)
 
 
 def test_what_was_wrong_is_named_although_no_request_was_slow() -> None:
@@ -109,7 +131,9 @@ def test_what_was_wrong_is_named_although_no_request_was_slow() -> None:
         (story({}), "120 of 120 requests came without times of their tokens"),
         (story({}, tokens=None), "do not say how many tokens"),
         (story({})[:5], "Fewer than 20 requests"),
-        (story({"pcie": 0.3}, start_s=0, end_s=600), "Every request was slow"),
+        (story({"pcie": 0.4}, start_s=0, end_s=600), "Every request of vllm/m was slow"),
+        (story({"pcie": 0.2}), "No request of vllm/m was slow by 30 % of what was expected and 100 ms"),
+        (story({"pcie": 0.3}, start_s=0), "what is usual is taken from the time after"),
         (story({"pcie": 0.3}, start_s=0), "There is no quiet time before the worst"),
         (story({}), "the matrix has nothing to say"),
         ([*story({}), *story({}, is_expected=False)], "Of 120 of 240 requests nothing was expected"),
