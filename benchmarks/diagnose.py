@@ -188,7 +188,7 @@ def main() -> None:
     whole_s = _seconds(lambda: diagnose(inputs), arguments.rounds)
     json_s = _seconds(diagnose(inputs).model_dump_json, arguments.rounds)
     seen = Seen(inputs)
-    matrix_s = _seconds(lambda: matrix(inputs, seen), arguments.rounds)
+    matrix_s = _seconds(lambda: matrix(inputs, seen, None), arguments.rounds)
     loop_s = _seconds(lambda: _looped(seen.rows, seen.slow.tolist(), seen.response.tolist()), 1)[0]
 
     tracemalloc.start()

@@ -120,7 +120,7 @@ class Load:
             self.steps_s.append(time.process_time() - began - self.looks_s[-1])
 
         self.detection._after, task.run = timed_look, timed_step
-        self.detection.offer_requests = lambda _: None  # type: ignore[method-assign]  # the scenario's own
+        self.detection.offer_requests = lambda _: None  # type: ignore[method-assign,assignment]  # the scenario's own
         self.events, self.compact = Ingest(), Ingest()
         self._random = np.random.default_rng(4)
         self.servers: list[Server] = []

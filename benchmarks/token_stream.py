@@ -77,7 +77,7 @@ class Server:
 
     def ended(self, until_s: float, unix_s: float) -> list[Requests]:
         """Exports of the requests that ended up to a steady second, as far as they fill one. unix_s: of steady 0."""
-        found = []
+        found: list[Requests] = []
         while True:
             # Two of them begin with each step, near enough: as many end in a second as do at ``PER_S``.
             firsts = np.arange(self._next, self._next + SPANS) // round(PER_S * STEP_S)

@@ -97,7 +97,7 @@ The verdict comes first, then what it rests on, then what to do. What has nothin
 - **Quality and token rate**: evaluation scores against tokens/s, by prompt group.
 - **What to do**, by cause, the dearest first. **Not told**: what could not be judged, and why.
 
-A request counts as slow here when its excess is over 5 % of what was expected, and over 20 ms.
+A request counts as slow here when its excess is at least 30 % of what was expected, and 100 ms.
 
 gpumon keeps the newest 16,384 requests, and of the newest 1,024 slow ones the times of their tokens. A running gpumon
 answers for two hours at most (`--since 2h`), a recording for all of its length.
