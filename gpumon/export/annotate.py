@@ -13,8 +13,8 @@ and why its tokens were late (``annotate_cause``), on the request's own span.
 
 The others come from counters, interpolated between two samples, so a burst between two samples is in them; of a span
 shorter than the time between samples they say what that time was like on average. A value is left out unless samples
-from before the span's start to after its end are there: requests longer than the history, spans of another node's clock,
-and GPUs without the counter get none.
+from before the span's start to after its end are there: requests longer than the history, spans of another node's
+clock, and GPUs without the counter get none.
 """
 
 from __future__ import annotations
