@@ -77,7 +77,8 @@ def names(bench: Bench) -> list[str]:
 def test_without_a_folder_nothing_is_kept_and_everything_is_found() -> None:
     bench = Bench(None)
     assert names(bench) == ["detect"]
-    assert bench.detecting.rows is None
+    assert bench.detecting.explanation is not None
+    assert bench.detecting.rows == bench.detecting.explanation.correlations.add_rows
     bench.run(3, xids=1)
     assert bench.value(INCIDENTS, "xid", "critical") == 1.0
     assert bench.value(STATE_OK) is None

@@ -84,6 +84,8 @@ def test_one_lost_gpu_leaves_the_rest_equal(node: FakeNode, tmp_path: Path, work
         ours = gpumon.await_series("gpumon_gpu_temperature_celsius", 7, sensor="gpu")
         eventually(lambda: gpumon.page().value("gpumon_gpu_temperature_celsius", gpu="2", sensor="gpu") == 77, "77 C")
         eventually(lambda: nvitop.page().value("gpu_temperature_C", index="2") == 77, "77 C in nvitop")
+        # It reads one GPU after the other: this one comes later in the same pass.
+        eventually(lambda: math.isnan(nvitop.page().by("uuid", "gpu_temperature_C")[lost.uuid]), "NaN of the lost GPU")
         ours, theirs = gpumon.page(), nvitop.page()
     expected = theirs.by("uuid", "gpu_temperature_C")
     assert math.isnan(expected.pop(lost.uuid))  # nvitop's way to say that it has no reading
