@@ -365,16 +365,19 @@ class GroupState:
         around: _Around,
         facts: dict[int, Fact],
     ) -> tuple[Share, ...]:
-        whole = float(shares_s.sum())
+        # Twenty numbers, many times a second: lists are a few times as fast as arrays for that.
+        values: list[float] = shares_s.tolist()
+        whole = sum(values)
         if whole <= 0:
             return ()
         # Crumbs go to the largest, so that the sum stays what it is.
-        rows = [int(row) for row in np.argsort(-shares_s, kind="stable") if shares_s[row] > _LEAST_SHARE * whole]
-        crumbs = whole - float(shares_s[rows].sum())
+        rows = [row for row, value in enumerate(values) if value > _LEAST_SHARE * whole]
+        rows.sort(key=lambda row: -values[row])
+        crumbs = whole - sum([values[row] for row in rows])
         found = []
         for place, row in enumerate(rows):
             fact = facts.get(row) or around.board.fact(around.keys, CAUSES[row], *when)
-            seconds = float(shares_s[row]) + (crumbs if place == 0 else 0.0)
+            seconds = values[row] + (crumbs if place == 0 else 0.0)
             found.append(Share(CAUSES[row], seconds, float(evidence[row]), around.lifts.get(row), fact))
         return tuple(found)
 
