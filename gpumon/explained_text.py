@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gpumon.explain.causes import TABLE, UNEXPLAINED
+from gpumon.explain.diagnosis.facts import PHRASES
 from gpumon.record.comparison import shown, shown_duration, shown_time
 from gpumon.terminal import bar, bound, colour_of, figure, heading, percent, printable, table, title_of
 from gpumon.web.explanation import Account, Explanation, Fact, Share, SlowGap, Tokens, Trace
@@ -182,7 +183,8 @@ def _proof(share: Share | None) -> str:
 
 def _fact(fact: Fact) -> str:
     usual = f", usually {shown(fact.usual, fact.unit)}" if fact.usual is not None else ""
-    return f"{printable(fact.name).replace('_', ' ')} {shown(fact.observed, fact.unit)}{usual}"
+    name = PHRASES.get(fact.name) or printable(fact.name).replace("_", " ")
+    return f"{name} {shown(fact.observed, fact.unit)}{usual}"
 
 
 # --- when -------------------------------------------------------------------------------------------------------------

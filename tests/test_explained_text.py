@@ -56,7 +56,7 @@ def test_the_head_says_whose_request_it_was_and_how_late() -> None:
 def test_causes_are_told_the_largest_first_with_bar_seconds_share_and_what_speaks_for_them() -> None:
     assert part(lines(), "Why") == [
         "A GPU too hot                ███████████▏           500 ms   56 %  fault",
-        "  sm clock 1,005 MHz, usually 1,410 MHz; 12 times as much lateness while it",
+        "  SM clock 1,005 MHz, usually 1,410 MHz; 12 times as much lateness while it",
         "  held; 97 % sure",
         "B prefill of others          ████▌                  200 ms   22 %  load",
         "  prefill tokens of others 8,192",
@@ -91,9 +91,9 @@ def test_small_differences_do_not_look_like_stalls() -> None:
 def test_slow_gaps_are_told_by_time_with_the_conditions_under_them() -> None:
     assert part(lines(), "When it was slow") == [
         "     At    took  usually  tokens  what held meanwhile",
-        "0.980 s  420 ms    20 ms       1  GPU too hot 88 %, unexplained 13 % (sm clock",
+        "0.980 s  420 ms    20 ms       1  GPU too hot 88 %, unexplained 13 % (SM clock",
         "                                  1,005 MHz, usually 1,410 MHz)",
-        "1.400 s  120 ms    20 ms       1  GPU too hot 100 % (sm clock 1,005 MHz, usually",
+        "1.400 s  120 ms    20 ms       1  GPU too hot 100 % (SM clock 1,005 MHz, usually",
         "                                  1,410 MHz)",
         "2.280 s  320 ms    20 ms       1  prefill of others 67 %, GPU too hot 17 %,",
         "                                  unexplained 17 % (prefill tokens of others",
@@ -236,4 +236,4 @@ def test_a_stretch_of_late_tokens_is_marked_and_not_drawn_as_one_long_gap() -> N
 def test_what_is_worked_out_from_load_is_not_called_unsure() -> None:
     share = THERMAL._replace(cause="batch_growth", seconds=0.8, evidence=0.0, lift=None)
     told = part(lines(explained(decode=Account(1.98, 2.78, 0.8, (share,)), first_token=ON_TIME)), "Why")
-    assert told[1] == "  sm clock 1,005 MHz, usually 1,410 MHz"
+    assert told[1] == "  SM clock 1,005 MHz, usually 1,410 MHz"

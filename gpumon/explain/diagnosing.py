@@ -61,6 +61,7 @@ def diagnose_since(
             of_others=_of_others(incidents, tracks, view, server, model),
             gpu_names={sample.labels[1]: sample.labels[0] for sample in view.family(catalogue.GPU_PRESENT)},
             kept_from_s=explanation.log.dropped_until_s,
+            dropped=explanation.dropped(since_s),
             surface_x=x,
             surface_y=y,
             quantile=quantile,

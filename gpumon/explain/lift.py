@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
+from gpumon.detect.time_cells import TimeCells
 from gpumon.explain.board import CELL_S, Board
 from gpumon.explain.causes import SLOWING
 from gpumon.explain.group import Key
@@ -37,9 +38,10 @@ class Slowness:
     """Of one group. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._newest = -1
         self._late = np.zeros(SECONDS)
         self._expected = np.zeros(SECONDS)
+        self._cells = TimeCells(1.0, SECONDS)
+        self._cells.arrays += [self._late, self._expected]
 
     def add(self, moments_s: NDArray[np.float64], late_s: NDArray[np.float64], expected_s: NDArray[np.float64]) -> None:
         """Steps: when, how late (negative: early), and what was expected."""
@@ -55,29 +57,19 @@ class Slowness:
             moments_s, late_s, expected_s = (
                 np.concatenate([column, *part]) for column, part in zip(columns, zip(*parts, strict=True), strict=True)
             )
-        seconds = moments_s.astype(np.int64)
-        oldest, newest = int(seconds.min()), int(seconds.max())
-        if newest > self._newest:
-            fresh = np.arange(max(self._newest + 1, newest - SECONDS + 1), newest + 1) % SECONDS
-            self._late[fresh] = 0.0
-            self._expected[fresh] = 0.0
-            self._newest = newest
-        if oldest <= self._newest - SECONDS:
-            good = seconds > self._newest - SECONDS
-            seconds, late_s, expected_s = seconds[good], late_s[good], expected_s[good]
-            oldest = self._newest - SECONDS + 1
-        seconds -= oldest
-        cells = np.arange(oldest, newest + 1) % SECONDS
-        self._late[cells] += np.bincount(seconds, late_s, len(cells))
-        self._expected[cells] += np.bincount(seconds, expected_s, len(cells))
+        places, current = self._cells.place(moments_s)
+        if not current.all():
+            places, late_s, expected_s = places[current], late_s[current], expected_s[current]
+        self._late += np.bincount(places, late_s, SECONDS)
+        self._expected += np.bincount(places, expected_s, SECONDS)
 
     def lifts(self, board: Board, keys: list[Key]) -> dict[int, float]:
         """By cause (index) that held for a part of the time."""
-        if self._newest < 0:
+        if self._cells.newest < 0:
             return {}
-        first = max(0, self._newest - SECONDS + 1)
+        first = max(0, self._cells.newest - SECONDS + 1)
         per_second = round(1 / CELL_S)
-        conditions = board.conditions(keys, first, self._newest + 1 - CELL_S / 2)
+        conditions = board.conditions(keys, first, self._cells.newest + 1 - CELL_S / 2)
         seconds = conditions.evidence.shape[1] // per_second
         if not conditions.causes or not seconds:
             return {}

@@ -93,6 +93,8 @@ class Inputs(NamedTuple):
     """Index by UUID, as NVML counts them."""
     kept_from_s: float | None = None
     """Requests that ended before this are not kept any more; None where none had to go."""
+    dropped: int = 0
+    """Requests of the period that were not explained for want of room, of all engines."""
     surface_x: str = ""
     """Attribute of the response surface; empty: that with which latency varies most."""
     surface_y: str = ""

@@ -37,12 +37,13 @@ def verdict(
 ) -> tuple[str, ...]:
     """One to five sentences."""
     if not len(seen):
-        return ("No request ended in this period.",)
+        left_out = f" {inputs.dropped:,} were not looked at." if inputs.dropped else ""
+        return (f"No request ended in this period{' that was explained' if left_out else ''}.{left_out}",)
     slow = int(seen.slow.sum())
     excess_s, time_s = float(seen.excess_s.sum()), float(seen.duration_s.sum())
     is_much = slow > 0 or excess_s >= WORTH * time_s
     if stretch is None or gained is None or not gained.reasons or not is_much:
-        return (_nothing_slow(seen, slow), *_found_meanwhile(inputs))
+        return (_nothing_slow(inputs, seen, slow), *_found_meanwhile(inputs))
     why = gained.reasons
     lost = f"{_seconds(excess_s)} of their {_seconds(time_s)} were beyond what is usual."
     requests = f"{len(seen):,} requests"
@@ -76,7 +77,7 @@ def named(group: Group, gpu_names: Mapping[str, str]) -> str:
     return f"{group.name}, container {group.container[:12]}" if group.container else group.name
 
 
-def _nothing_slow(seen: Seen, slow: int) -> str:
+def _nothing_slow(inputs: Inputs, seen: Seen, slow: int) -> str:
     if seen.is_cold:
         return (
             f"{len(seen):,} requests ended, and nothing is known yet of how long they usually take: none of them can "
@@ -85,6 +86,11 @@ def _nothing_slow(seen: Seen, slow: int) -> str:
     if slow == 0:
         lost_s = float(seen.excess_s.sum())
         more = f" Together they lost {_seconds(lost_s)}, little each." if lost_s > 0 else ""
+        if inputs.dropped:
+            return (
+                f"None of the {len(seen):,} requests that were looked at was slow; {inputs.dropped:,} others were not "
+                f"looked at.{more}"
+            )
         return f"None of {len(seen):,} requests was slow: all took about as long as is usual under their load.{more}"
     return f"{slow:,} of {len(seen):,} requests were slower than usual, and nothing says why."
 
@@ -182,6 +188,11 @@ def _bears(seen: Seen) -> str:
 
 def _notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> Iterator[str]:
     count = len(seen)
+    if inputs.dropped:
+        yield (
+            f"{inputs.dropped:,} requests were not explained for want of room: more engines, or more requests at a "
+            "time, than are kept (gpumon_explained_requests_total, outcome dropped)."
+        )
     if inputs.kept_from_s is not None and inputs.kept_from_s > inputs.from_s:
         since = moment_of(inputs.to_unix(inputs.kept_from_s))
         yield f"Requests that ended before {since:%H:%M:%S} UTC are not kept any more: the period begins there."

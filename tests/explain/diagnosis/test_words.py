@@ -167,3 +167,16 @@ def test_where_all_is_known_there_are_no_notes() -> None:
 )
 def test_an_engine_is_called_by_where_it_runs(group: Group, text: str) -> None:
     assert named(group, {"GPU-a": "10", "GPU-b": "2"}) == text
+
+
+def test_requests_that_were_not_looked_at_are_no_all_clear() -> None:
+    said = diagnose(inputs(story({}), dropped=320))
+    assert "320 others were not looked at" in said.verdict[0]
+    assert "all took about as long" not in said.verdict[0]
+    assert any("320 requests were not explained for want of room" in note for note in said.notes)
+    assert not any("want of room" in note for note in diagnose(inputs(story({}))).notes)
+
+
+def test_a_period_of_which_nothing_was_looked_at_says_so() -> None:
+    said = diagnose(inputs([], dropped=7))
+    assert said.verdict == ("No request ended in this period that was explained. 7 were not looked at.",)
