@@ -20,10 +20,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-TOKENS: Final = 250
-"""Of a request."""
-PER_S: Final = 100
-"""Requests of a server."""
+PER_S: Final = 25_000
+"""Tokens of a server, near enough: long steps make it fewer."""
 SPANS: Final = 25
 """Requests in an export."""
 STEP_S: Final = 0.02
@@ -45,16 +43,17 @@ class Requests(NamedTuple):
 
     starts_ns: Times
     tokens_ns: Times
-    """(requests, TOKENS)"""
+    """(requests, tokens)"""
 
 
 class Server:
     """One of them. Requests come in the order in which they end."""
 
-    def __init__(self, model: str, gpus: Sequence[str], begin_s: float, seconds: float, seed: int) -> None:
-        """begin_s: steady seconds of its first step. seconds: how long it goes on."""
+    def __init__(self, model: str, gpus: Sequence[str], begin_s: float, seconds: float, seed: int, tokens: int) -> None:
+        """begin_s: steady seconds of its first step. seconds: how long it goes on. tokens: of a request."""
         self.model = model
         self.gpus = tuple(gpus)
+        self.tokens = tokens
         random = np.random.default_rng(seed)
         count = int(seconds / STEP_S)
         steps_s = STEP_S * (1 + 0.01 * random.standard_normal(count))
@@ -79,12 +78,13 @@ class Server:
         """Exports of the requests that ended up to a steady second, as far as they fill one. unix_s: of steady 0."""
         found: list[Requests] = []
         while True:
-            # Two of them begin with each step, near enough: as many end in a second as do at ``PER_S``.
-            firsts = np.arange(self._next, self._next + SPANS) // round(PER_S * STEP_S)
-            if firsts[-1] + TOKENS > len(self._ends_s) or self._ends_s[firsts[-1] + TOKENS - 1] > until_s:
+            numbers = np.arange(self._next, self._next + SPANS)
+            firsts = (numbers * (self.tokens / (PER_S * STEP_S))).astype(np.intp)
+            last = int(firsts[-1]) + self.tokens - 1
+            if last >= len(self._ends_s) or self._ends_s[last] > until_s:
                 return found
             self._next += SPANS
-            times_s = self._ends_s[firsts[:, None] + np.arange(TOKENS)] + unix_s
+            times_s = self._ends_s[firsts[:, None] + np.arange(self.tokens)] + unix_s
             tokens_ns = np.rint(times_s * 1e9).astype(np.int64)
             found.append(Requests(tokens_ns[:, 0] - round(FIRST_S * 1e9), tokens_ns))
 
@@ -100,7 +100,7 @@ class Form:
     """(spans, 8), as the ends."""
     ends: NDArray[np.intp]
     tokens: NDArray[np.intp]
-    """(spans, TOKENS, bytes of each)"""
+    """(spans, tokens, bytes of each)"""
 
     def fresh(self, requests: Requests, random: np.random.Generator) -> bytes:
         """With these requests."""
@@ -118,7 +118,7 @@ class Form:
 def events(server: Server) -> Form:
     """With an event for each token."""
     request, spans = _export(server)
-    marks = _marks()
+    marks = _marks(server.tokens)
     for span, times in zip(spans, marks, strict=True):
         for at_ns in times.tolist():
             event = span.events.add(name="gen_ai.token.generated", time_unix_nano=at_ns)
@@ -129,7 +129,7 @@ def events(server: Server) -> Form:
 def compact(server: Server) -> Form:
     """With all token times in one attribute."""
     request, spans = _export(server)
-    marks = _marks()
+    marks = _marks(server.tokens)
     for span, times in zip(spans, marks, strict=True):
         values = span.attributes.add(key="gen_ai.token.times_ns").value.array_value.values
         for since_ns in times.tolist():
@@ -142,10 +142,10 @@ _VARINT: Final = 5
 _LEAST, _MOST = 1 << 28, 1 << 35
 
 
-def _marks() -> Times:
+def _marks(tokens: int) -> Times:
     """Numbers that are nowhere else in the export."""
-    numbers = np.random.default_rng(5).choice(_MOST - _LEAST, SPANS * TOKENS, replace=False) + _LEAST
-    return np.asarray(numbers.astype(np.int64)).reshape(SPANS, TOKENS)
+    numbers = np.random.default_rng(5).integers(_LEAST, _MOST, 2 * SPANS * tokens)
+    return np.asarray(np.unique(numbers)[: SPANS * tokens].astype(np.int64)).reshape(SPANS, tokens)
 
 
 def _export(server: Server) -> tuple[ExportTraceServiceRequest, list[Span]]:
@@ -163,7 +163,7 @@ def _export(server: Server) -> tuple[ExportTraceServiceRequest, list[Span]]:
         )
         span.start_time_unix_nano, span.end_time_unix_nano = (1 << 56) + number, (1 << 57) + number
         _put(span.attributes.add(), "gen_ai.request.model", server.model)
-        for key, count in (("input", PROMPT), ("cache_read.input", CACHED), ("output", TOKENS)):
+        for key, count in (("input", PROMPT), ("cache_read.input", CACHED), ("output", server.tokens)):
             _put(span.attributes.add(), f"gen_ai.usage.{key}_tokens", count)
         spans.append(span)
     return request, spans

@@ -5,8 +5,8 @@ adds the requests that ended to the load of their groups; and explains those tha
 is explained once, and counted once. A witness that fails loses its own signs and nothing else.
 
 Bounded: 32 groups, at most 8 of them bound to nothing, of which one unseen for five minutes makes room for another;
-16,384 requests that wait; details of the 1,024 newest slow requests and of as many others. What does not fit is counted
-as ``dropped``.
+16,384 requests that wait, of four million tokens together; details of the 1,024 newest slow requests and of as many
+others. What does not fit is counted as ``dropped``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from gpumon.detect.touched import keys_of as incident_keys
 from gpumon.explain.board import KEPT_S, Board
 from gpumon.explain.correlations import Correlations
 from gpumon.explain.dimensions import DIMENSIONS, Dimensions
-from gpumon.explain.explained import Account, Explained
+from gpumon.explain.explained import Account, Explained, without_times
 from gpumon.explain.group import Group, Key, group_of, holders_by_gpu, keys_of, pids_of
 from gpumon.explain.group_state import Accounts, Due, GroupState
 from gpumon.explain.latency_tracks import LatencyTracks
@@ -37,6 +36,7 @@ from gpumon.explain.learning import Stretches
 from gpumon.explain.request_log import RequestLog
 from gpumon.explain.signs import Witness
 from gpumon.explain.steps import ran_of
+from gpumon.explain.token_times import token_times
 from gpumon.model import RequestRecord, Sample
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,10 @@ UNBOUND_MAX: Final = 8
 """Of them, groups whose requests are bound to nothing."""
 IDLE_S: Final = 300.0
 WAITING_MAX: Final = 16_384
+WAITING_TOKENS: Final = 4_000_000
+"""Token times in memory of requests that wait, 8 bytes each."""
+PASS: Final = 32_768
+"""Tokens that are explained at once: what bounds the memory of it, about 150 bytes a token."""
 DETAILS: Final = 1024
 TOKENS_KEPT: Final = 400_000
 """Token times in memory, of all details together."""
@@ -57,6 +61,8 @@ _HARMLESS: Final = frozenset(
     ("context_cliff", "kv_mismatch", "allocator_gap", "row_remap", "ecc", "driver_mismatch", "quality_drop")
 )
 """Kinds of incidents that do not make a step longer while they hold: what is usual can be learned meanwhile."""
+_AT_ONCE: Final = 256
+"""Requests whose token times are looked at together."""
 _ERRORS_TOLD: Final = 64
 _ENGINES: Final = 256
 _UNKNOWN = Accounts(Account(None, 0.0, 0.0, ()), Account(None, 0.0, 0.0, ()), ())
@@ -90,6 +96,7 @@ class Explanation:
         self._engines: OrderedDict[tuple[str, str, str], Group] = OrderedDict()
         """Group of a process or container that requests on GPUs were bound to, by server, model and its name."""
         self._waiting: deque[_Waiting] = deque()
+        self._tokens_waiting = 0
         self._lock = threading.Lock()
         """Over what others read: details and counters."""
         self._slow: OrderedDict[tuple[str, str], Explained] = OrderedDict()
@@ -154,11 +161,13 @@ class Explanation:
         due: dict[Group, list[Due]] = {}
         while self._waiting and self._waiting[0].due_s <= at_s:
             waiting = self._waiting.popleft()
+            self._tokens_waiting -= _tokens(waiting.due.record)
             due.setdefault(waiting.group, []).append(waiting.due)
         explained: list[Explained] = []
         for group, requests in due.items():
             if group in self._groups:
-                explained += self._explain(group, requests, entities[group], scene, incidents)
+                for part in _passes(requests):
+                    explained += self._explain(group, part, entities[group], scene, incidents)
             else:  # it had to make room for another
                 self._count([each.record for each in requests], "dropped")
         self.correlations.step(at_s)
@@ -196,25 +205,31 @@ class Explanation:
                 continue
             state.seen_s = at_s
             self.latencies.add(group, records, scene)
-            runs, taken = [], []
+            # Moments of servers' clocks are a fixed time away from ours, at one step.
+            epoch_s = scene.to_steady(0)
+            runs, times_ns, begun = [], [], []
             for record in records:
                 # A clock ahead of ours would put its tokens into the future: it has ended now.
-                start_s = scene.to_steady(record.start_ns)
-                start_s -= max(0.0, scene.to_steady(record.end_ns) - at_s)
+                start_s = record.start_ns / 1e9 + epoch_s
+                start_s -= max(0.0, record.end_ns / 1e9 + epoch_s - at_s)
                 ran = ran_of(record, start_s)
                 if ran is None or at_s - ran.end_s > KEPT_S:
                     self._count((record,), "untimed")
-                elif len(self._waiting) >= WAITING_MAX:
+                elif len(self._waiting) >= WAITING_MAX or self._tokens_waiting > WAITING_TOKENS:
                     self._count((record,), "dropped")
                 else:
-                    due = Due(record, ran)
                     runs.append(ran)
-                    taken.append(due)
-                    self._waiting.append(_Waiting(at_s + self._delay_s, group, due))
+                    if record.token_ns is not None and len(record.token_ns):
+                        times_ns.append(record.token_ns)
+                        begun.append((record.start_ns, start_s))
+                    self._tokens_waiting += _tokens(record)
+                    self._waiting.append(_Waiting(at_s + self._delay_s, group, Due(record, ran)))
             state.load.add(runs, at_s)
-            tokens = [made for made in map(_token_s, taken) if made is not None]
-            if tokens:
-                state.load.add_tokens(np.concatenate(tokens))
+            starts_ns = np.array([start_ns for start_ns, _ in begun], dtype=np.int64)
+            starts_s = np.array([start_s for _, start_s in begun])
+            for first in range(0, len(begun), _AT_ONCE):
+                part = slice(first, first + _AT_ONCE)
+                state.load.add_tokens(token_times(times_ns[part], starts_ns[part], starts_s[part]).made_s)
 
     def _read_pages(self, scene: Scene) -> None:
         """Prompt tokens that servers' pages counted, to the one group of each model."""
@@ -285,19 +300,11 @@ class Explanation:
         ]
         touched = _touched(concerned, scene.at_s)
         found = self._groups[group].explain(due, self._board, entities.keys, touched, scene.at_s)
+        signals = self.dimensions.means_of(group, [(each.ran.start_s, each.ran.end_s) for each in due])
+        told = found if found is not None else [_UNKNOWN] * len(due)
         explained = [
-            Explained(
-                record=replace(each.record, token_ns=None, token_counts=None, rank_steps={}),
-                group=group,
-                start_s=each.ran.start_s,
-                end_s=each.ran.end_s,
-                first_token=accounts.first_token,
-                decode=accounts.decode,
-                slow_gaps=accounts.slow_gaps,
-                token_s=_token_s(each),
-                signals=self.dimensions.means(group, each.ran.start_s, each.ran.end_s),
-            )
-            for each, accounts in zip(due, found if found is not None else [_UNKNOWN] * len(due), strict=True)
+            Explained(without_times(record), group, ran.start_s, ran.end_s, *accounts, token_s, means)
+            for (record, ran), accounts, token_s, means in zip(due, told, _token_s(due), signals, strict=True)
         ]
         self._keep(explained, cold=found is None)
         for incident in concerned:
@@ -306,10 +313,10 @@ class Explanation:
 
     def _keep(self, explained: Sequence[Explained], *, cold: bool) -> None:
         with self._lock:
+            self._count_all(explained, cold=cold)
+            self.log.extend(explained)
             for each in explained:
                 is_slow = each.excess_s > 0
-                self._count_one(each, "cold" if cold else "slow" if is_slow else "on_time")
-                self.log.append(each)
                 fits = each.token_s is None or len(each.token_s) <= TOKENS_KEPT // 16
                 kept = each if is_slow and fits else each._replace(token_s=None)
                 key = (each.record.trace_id.hex(), each.record.span_id.hex())
@@ -355,13 +362,18 @@ class Explanation:
                 if outcome == "dropped":
                     self._dropped_s.append(record.arrived_s)
 
-    def _count_one(self, each: Explained, outcome: str) -> None:
-        pair = self._pair(each.record.server, each.record.model)
-        self._outcomes[pair][outcome] += 1
-        seconds = self._seconds[pair]
-        for phase, account in enumerate((each.first_token, each.decode)):
-            for share in account.shares:
-                seconds[phase, _CAUSE[share.cause]] += share.seconds
+    def _count_all(self, explained: Sequence[Explained], *, cold: bool) -> None:
+        """Requests of one group."""
+        pair = self._pair(explained[0].group.server, explained[0].group.model)
+        sums: tuple[dict[str, float], ...] = ({}, {})
+        for each in explained:
+            self._outcomes[pair]["cold" if cold else "slow" if each.excess_s > 0 else "on_time"] += 1
+            for by_cause, account in zip(sums, (each.first_token, each.decode), strict=True):
+                for share in account.shares:
+                    by_cause[share.cause] = by_cause.get(share.cause, 0.0) + share.seconds
+        for phase, by_cause in enumerate(sums):
+            for cause, seconds in by_cause.items():
+                self._seconds[pair][phase, _CAUSE[cause]] += seconds
 
     def _samples(self) -> list[Sample]:
         with self._lock:
@@ -384,6 +396,25 @@ _CAUSE = {cause: position for position, cause in enumerate(catalogue.CAUSES)}
 _NAME_MAX: Final = 256
 
 
+def _tokens(record: RequestRecord) -> int:
+    return 0 if record.token_ns is None else len(record.token_ns)
+
+
+def _passes(due: Sequence[Due]) -> Iterator[list[Due]]:
+    """In lists of at most ``PASS`` tokens, or of one request."""
+    chosen: list[Due] = []
+    tokens = 0
+    for each in due:
+        count = _tokens(each.record)
+        if chosen and tokens + count > PASS:
+            yield chosen
+            chosen, tokens = [], 0
+        chosen.append(each)
+        tokens += count
+    if chosen:
+        yield chosen
+
+
 def _is_bound(group: Group) -> bool:
     """Whether it is known where on this node it runs."""
     return bool(group.gpus or group.pid or group.container)
@@ -400,8 +431,16 @@ def _touched(incidents: Iterable[Incident], at_s: float) -> Stretches:
     ]
 
 
-def _token_s(due: Due) -> NDArray[np.float64] | None:
-    times = due.record.token_ns
-    if times is None:
-        return None
-    return np.asarray((times - due.record.start_ns) * 1e-9 + due.ran.start_s, dtype=np.float64)
+def _token_s(due: Sequence[Due]) -> list[NDArray[np.float64] | None]:
+    """Token times of each, steady; None where they are not told."""
+    found = [None if each.record.token_ns is None else np.empty(0) for each in due]
+    timed = [(row, times) for row, each in enumerate(due) if (times := each.record.token_ns) is not None and len(times)]
+    if timed:
+        starts_ns = np.array([due[row].record.start_ns for row, _ in timed], dtype=np.int64)
+        starts_s = np.array([due[row].ran.start_s for row, _ in timed])
+        made = token_times([times for _, times in timed], starts_ns, starts_s)
+        begin = 0
+        for (row, _), length in zip(timed, made.lengths.tolist(), strict=True):
+            found[row] = made.made_s[begin : begin + length].copy()  # not all of them for as long as one is kept
+            begin += length
+    return found

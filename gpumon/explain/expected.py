@@ -8,7 +8,7 @@ reads all of the KV cache; by how much is fitted within sizes, where nothing els
 
 Cold start: nothing is expected before ``LEAST`` looks. Where incidents were there from the beginning, gaps that they
 touch have to do: their quarter, not their median, after three times as many looks. Memory: 3,072 looks of a group at
-most, 72 kB.
+most, and as many of times that incidents touch: 0.15 MB.
 """
 
 from __future__ import annotations
@@ -41,6 +41,17 @@ class Look(NamedTuple):
     gap_s: float
 
 
+class _Size(NamedTuple):
+    """What is worked out once of the looks of a size, as long as no other comes."""
+
+    running: float
+    """Median."""
+    contexts: NDArray[np.float64]
+    """Over the median, as the gaps."""
+    gaps_s: NDArray[np.float64]
+    least_s: float
+
+
 class _Table:
     """Rings of looks by size of batch."""
 
@@ -51,6 +62,7 @@ class _Table:
         self.total = 0
         self._least = 0.0
         """The shortest look."""
+        self._known: dict[int, _Size] = {}
         self._fit: tuple[NDArray[np.float64], NDArray[np.float64], float, tuple[float, float]] | None = None
 
     def add(self, look: Look) -> None:
@@ -59,6 +71,7 @@ class _Table:
         self._counts[size] += 1
         self.total += 1
         self._fit = None
+        self._known.pop(size, None)
 
     def expected(self, running: NDArray[np.float64], context: NDArray[np.float64]) -> NDArray[np.float64]:
         if self._fit is None:
@@ -73,13 +86,14 @@ class _Table:
     def _fitted(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float, tuple[float, float]]:
         """Sizes, medians without what context adds, seconds per token of context; least value, and slope beyond."""
         counts = np.minimum(self._counts, LOOKS)
-        self._least = float(min(self._looks[size, : counts[size], 2].min() for size in np.flatnonzero(counts)))
+        self._least = min([self._size(size).least_s for size in np.flatnonzero(counts).tolist()])
         firm = counts >= min(_LEAST_OF_SIZE, counts.max())
         if counts[firm].sum() < 0.8 * counts.sum():
             firm = counts > 0
-        rows = [self._looks[size, : counts[size]] for size in np.flatnonzero(firm)]
-        slope = _slope(rows)
-        sizes = np.array([median(row[:, 0]) for row in rows])
+        chosen = np.flatnonzero(firm).tolist()
+        rows, known = [self._looks[size, : counts[size]] for size in chosen], [self._size(size) for size in chosen]
+        slope = _slope(known)
+        sizes = np.array([each.running for each in known])
         values = np.array([quantiles(row[:, 2] - slope * row[:, 1], [self._quantile])[0] for row in rows])
         weights = np.array([min(len(row), _FIRM) for row in rows], dtype=np.float64)
         order = np.argsort(sizes)
@@ -91,6 +105,16 @@ class _Table:
             rise = max(0.0, float((weights * (sizes - middle) * (values - mean)).sum()) / spread) if spread else 0.0
             values = _smoothed(values, weights)
         return sizes, values, slope, (0.5 * float(values.min()), rise)
+
+    def _size(self, size: int) -> _Size:
+        known = self._known.get(size)
+        if known is None:
+            looks = self._looks[size, : min(self._counts[size], LOOKS)]
+            running, contexts, gaps_s = looks.T
+            known = self._known[size] = _Size(
+                median(running), contexts - median(contexts), gaps_s - median(gaps_s), float(gaps_s.min())
+            )
+        return known
 
 
 class Expected:
@@ -126,10 +150,10 @@ def size_of(running: float) -> int:
     return min(round(_PER_DOUBLING * math.log2(max(running, 1.0))), _SIZES - 1)
 
 
-def _slope(rows: list[NDArray[np.float64]]) -> float:
+def _slope(sizes: list[_Size]) -> float:
     """Seconds per token of context, from differences within sizes; shrunk to 0 where there is little to see it by."""
-    contexts = np.concatenate([row[:, 1] - median(row[:, 1]) for row in rows])
-    gaps = np.concatenate([row[:, 2] - median(row[:, 2]) for row in rows])
+    contexts = np.concatenate([size.contexts for size in sizes])
+    gaps = np.concatenate([size.gaps_s for size in sizes])
     far = 3 * median(np.abs(gaps))  # a look that something unknown slowed must not tilt the line
     gaps = np.clip(gaps, -far, far)
     return max(0.0, float(contexts @ gaps) / (float(contexts @ contexts) + _SHY))

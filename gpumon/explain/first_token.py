@@ -72,6 +72,27 @@ class Judged(NamedTuple):
     """(n, CAUSES)"""
 
 
+class Usually(NamedTuple):
+    """Of n requests."""
+
+    expected_s: Array
+    """Of those that are not late."""
+    may_be_late: NDArray[np.bool_]
+    """All others surely are not, whatever held."""
+
+
+def usually(wait_s: Array, prompt_s: Array, computed: Array, step_s: Array, load: Load) -> Usually | None:
+    """A look at n requests, as columns of ``Waited``, before it is asked what held. None while too little is known."""
+    computed = np.maximum(computed, 1.0)
+    usual_prompt_s, mean_computed = load.prompt_s.at(computed), load.computed.mean()
+    if usual_prompt_s is None or mean_computed is None:
+        return None
+    usual_wait_s = load.queue_s.value() or 0.0
+    queued = (wait_s - usual_wait_s > 2 * step_s + SLACK_S) & (wait_s > (load.queue_s.high() or 0.0))
+    is_slow = (prompt_s > SLOW_THEN * usual_prompt_s) & (prompt_s - usual_prompt_s > SLACK_S)
+    return Usually(usual_wait_s + usual_prompt_s, queued | is_slow | (computed > LONG * mean_computed))
+
+
 def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
     """None while too little is known. weights: of each cause, by its lift."""
     computed = np.maximum(waited.computed, 1.0)

@@ -1,7 +1,7 @@
 """What is kept of one group, and how its requests are explained: the arithmetic of ``steps``, ``expected``, ``shares``
 and ``first_token`` put together.
 
-Nothing in here reads the store: conditions come from the board, load from the requests themselves. Memory: about 0.4 MB
+Nothing in here reads the store: conditions come from the board, load from the requests themselves. Memory: about 0.8 MB
 a group.
 """
 
@@ -14,18 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
-from gpumon.explain.board import CELL_S, Board
+from gpumon.explain.board import CELL_S, Board, Conditions
 from gpumon.explain.causes import INDEX, PROVEN
 from gpumon.explain.explained import Account, Share, SlowGap
-from gpumon.explain.first_token import BEFORE_S, Judged, Waited, judge
+from gpumon.explain.first_token import BEFORE_S, Judged, Waited, judge, usually
 from gpumon.explain.group import Group, Key
 from gpumon.explain.learning import OVER_S, Learning, Stretches
 from gpumon.explain.lift import Slowness, weight
-from gpumon.explain.load import GroupLoad, Others, Ran
+from gpumon.explain.load import GroupLoad, Moments, Others, Ran
 from gpumon.explain.prompt_pages import KEPT, PromptPages
+from gpumon.explain.quantiles import medians
 from gpumon.explain.shares import Array, Claims, divide, held_up
 from gpumon.explain.signs import Fact
 from gpumon.explain.steps import Slow, Steps, slow_of, steps_of
+from gpumon.explain.telling import SlowGaps, Telling, gap_rows
 from gpumon.explain.usual import Usual
 from gpumon.model import RequestRecord, Unit
 
@@ -46,7 +48,10 @@ _ALONE_S: Final = 0.5
 """A gap in which one can tell whether others made tokens."""
 _ALONE: Final = 8.0
 _GOES_ON: Final = 0.3
-_LEAST_SHARE: Final = 1e-6
+_ASTRAY_S: Final = 1.0
+"""By which token times may be outside of their request."""
+_GROWTH, _LONG = INDEX["batch_growth"], INDEX["long_context"]
+_PREFILL, _QUEUE = INDEX["prefill_interference"], INDEX["queueing"]
 _NOTHING = Account(None, 0.0, 0.0, ())
 
 
@@ -62,7 +67,7 @@ class Accounts(NamedTuple):
 
     first_token: Account
     decode: Account
-    slow_gaps: tuple[SlowGap, ...]
+    slow_gaps: Sequence[SlowGap]
 
 
 class _Around(NamedTuple):
@@ -73,6 +78,10 @@ class _Around(NamedTuple):
     others: Others
     lifts: dict[int, float]
     weights: Array
+    conditions: Conditions
+    """From some seconds before the first of them began until the last one ended."""
+    when: tuple[float, float]
+    """The same stretch."""
 
 
 class GroupState:
@@ -87,6 +96,8 @@ class GroupState:
         self.expected = self._learning.expected
         self.slowness = Slowness()
         self.pages = PromptPages()
+        self._learned_s = -np.inf
+        """The step of detection at which it was last learned."""
         self._prompts = self._computed = 0.0
         """Tokens of prompts, and those of them that were computed; the older, the less."""
 
@@ -101,43 +112,45 @@ class GroupState:
         runs = [each.ran for each in due]
         steps = steps_of([each.record for each in due], runs)
         begin_s, end_s = min(ran.start_s for ran in runs), max(ran.end_s for ran in runs)
-        self._prompts = _FADES * self._prompts + sum([ran.prompt for ran in runs])
-        self._computed = _FADES * self._computed + sum([ran.computed for ran in runs])
         others = self.load.others(begin_s - _PAGE_S, end_s + _PAGE_S)
-        running, context = self.load.at((steps.starts_s + steps.ends_s) / 2)
-        self._learning.steps(steps, running, context, others, at_s)
-        self._learning.requests(runs, others, at_s)
-        self._learning.settle(touched, at_s)
+        moments = self.load.moments((steps.starts_s + steps.ends_s) / 2)
+        if at_s > self._learned_s:  # of more than are explained at once the first ones do
+            self._learned_s = at_s
+            self._prompts = _FADES * self._prompts + sum([ran.prompt for ran in runs])
+            self._computed = _FADES * self._computed + sum([ran.computed for ran in runs])
+            running, context = moments.running[moments.where], moments.context[moments.where]
+            self._learning.steps(steps, running, context, others, at_s)
+            self._learning.requests(runs, others, at_s)
+            self._learning.settle(touched, at_s)
         if not self.expected.is_known:
             return None
         lifts = self.slowness.lifts(board, keys)
         weights = np.array([1.0 if cause in PROVEN else weight(lifts.get(INDEX[cause])) for cause in CAUSES])
-        around = _Around(board, keys, others, lifts, weights)
-        decode = self._decode(due, steps, running, context, around)
+        when = max(0.0, begin_s - BEFORE_S), end_s + _ASTRAY_S
+        around = _Around(board, keys, others, lifts, weights, board.conditions(keys, *when), when)
+        decode = self._decode(due, steps, moments, around)
         first = self._first_tokens(due, around)
         return [Accounts(one, *two) for one, two in zip(first, decode, strict=True)]
 
     # --- between tokens -----------------------------------------------------------------------------------------------
 
     def _decode(
-        self, due: Sequence[Due], steps: Steps, running: Array, context: Array, around: _Around
-    ) -> list[tuple[Account, tuple[SlowGap, ...]]]:
-        mean = context / running
-        # Behind a fault, what the batch has grown by is the fault's; else only what is more than usual counts.
-        grown, behind = self._moments(steps, around)
-        less_running = _at_most(running, self.usual.running, 1.0, grown)
-        less_running = np.where(behind, self._undisturbed(steps, running, mean, behind), less_running)
-        less_mean = _at_most(mean, self.usual.context, 0.0, grown)
-        whole_s = self.expected.gaps(running, context) * steps.counts
-        shorter_s = self.expected.gaps(running, running * less_mean) * steps.counts
-        expected_s = np.minimum(self.expected.gaps(less_running, less_running * less_mean) * steps.counts, whole_s)
+        self, due: Sequence[Due], steps: Steps, moments: Moments, around: _Around
+    ) -> list[tuple[Account, Sequence[SlowGap]]]:
+        expected = self._expected(steps, moments, around)
+        whole_s, expected_s = expected.whole_s, expected.expected_s
         slow = slow_of(steps, expected_s)
-        inside = slow.members >= 0
-        which = slow.members[inside]
+        inside = np.flatnonzero(slow.members >= 0)
+        which, where = slow.members[inside], moments.where[inside]
+        running, mean = moments.running[where], (moments.context / moments.running)[where]
         count = len(slow.owners)
         load_s = np.zeros((count, len(CAUSES)))
-        for cause, more_s in (("batch_growth", shorter_s - expected_s), ("long_context", whole_s - shorter_s)):
-            load_s[:, INDEX[cause]] = np.bincount(which, np.maximum(more_s[inside], 0.0), count)[:count]
+        shorter_s = expected.shorter_s(inside)
+        for cause, more_s in (
+            ("batch_growth", shorter_s - expected_s[inside]),
+            ("long_context", whole_s[inside] - shorter_s),
+        ):
+            load_s[:, INDEX[cause]] = np.bincount(which, np.maximum(more_s, 0.0), count)[:count]
         tokens, lengths = around.others.between(steps.starts_s[inside], steps.ends_s[inside])
         cost_s = self.usual.token_s.at(np.maximum(lengths, 1.0))
         if cost_s is None:
@@ -169,29 +182,34 @@ class GroupState:
                 grown=self._grown(slow.ends_s),
             )
         )
-        self._note_slowness(steps, whole_s, slow, shares_s)
-        facts = self._load_facts(len(due), steps.owners[inside], running[inside], mean[inside], tokens)
-        own_facts = self._load_facts(count, which, running[inside], mean[inside], tokens)
-        sums_s = np.bincount(steps.owners, steps.lengths_s, len(due))
-        sums_expected_s = np.bincount(steps.owners, expected_s, len(due))
+        self._note_slowness(steps, whole_s, slow, inside, shares_s)
+        usual_running, usual_context = self.usual.running.value(), self.usual.context.value()
+        load = {
+            _GROWTH: Fact("requests_decoding", 0.0, Unit.NONE, usual_running),
+            _LONG: Fact("context_tokens", 0.0, Unit.NONE, usual_context),
+            _PREFILL: Fact("prompt_tokens_of_others", 0.0, Unit.NONE),
+        }
+        telling = Telling.of(shares_s, load, around.lifts, around.board, around.keys, around.when)
+        columns = (slow.starts_s, slow.ends_s, slow.tokens, slow.expected_s, excess_s)
+        rows = gap_rows((*columns, *_figures(which, count, running, mean, tokens)), shares_s, evidence, telling)
+        figures = np.stack(_figures(steps.owners[inside], len(due), running, mean, tokens), axis=1).tolist()
         edges = np.searchsorted(slow.owners, np.arange(len(due) + 1))
-        found = []
-        for position in range(len(due)):
-            rows = slice(int(edges[position]), int(edges[position + 1]))
-            found.append(
-                (
-                    self._account(
-                        float(sums_expected_s[position]),
-                        float(sums_s[position]),
-                        shares_s[rows].sum(axis=0),
-                        evidence[rows].max(axis=0, initial=0.0),
-                        (due[position].ran.first_s, due[position].ran.end_s),
-                        around,
-                        facts[position],
-                    ),
-                    self._slow_gaps(slow, shares_s, excess_s, evidence, rows, around, own_facts),
-                )
-            )
+        shares = _by_request(np.add, shares_s[:, telling.causes], edges).tolist()
+        greatest = _by_request(np.maximum, evidence[:, telling.causes], edges).tolist()
+        sums_s = np.bincount(steps.owners, steps.lengths_s, len(due)).tolist()
+        sums_expected_s = np.bincount(steps.owners, expected_s, len(due)).tolist()
+        found: list[tuple[Account, Sequence[SlowGap]]] = []
+        begin = 0
+        for position, end in enumerate(edges[1:].tolist()):
+            ran = due[position].ran
+            told: tuple[Share, ...] = ()
+            gaps: Sequence[SlowGap] = ()
+            if end > begin:
+                when = (ran.first_s, ran.end_s)
+                told = telling.shares(shares[position], greatest[position], when, figures[position])
+                gaps = SlowGaps(_slowest(rows[begin:end]), telling)
+            found.append((_account(sums_expected_s[position], sums_s[position], told), gaps))
+            begin = end
         return found
 
     def _unknown_prompts_s(self, slow: Slow, around: _Around) -> Array:
@@ -212,72 +230,76 @@ class GroupState:
         fits = np.divide(worth_s, sums_s, out=np.ones(len(sums_s)), where=sums_s > worth_s)
         return np.asarray(wanted_s * fits)
 
-    def _load_facts(
-        self, count: int, owners: NDArray[np.intp], running: Array, context: Array, tokens: Array
-    ) -> list[dict[int, Fact]]:
-        """What stands behind the causes that are load, of each request: over its slow steps."""
-        steps = np.maximum(np.bincount(owners, minlength=count), 1)
-        columns = (
-            np.bincount(owners, running, count) / steps,
-            np.bincount(owners, context, count) / steps,
-            np.bincount(owners, tokens, count),
-        )
-        usual_running, usual_context = self.usual.running.value(), self.usual.context.value()
-        return [
-            {
-                INDEX["batch_growth"]: Fact("requests_decoding", batch, Unit.NONE, usual_running),
-                INDEX["long_context"]: Fact("context_tokens", length, Unit.NONE, usual_context),
-                INDEX["prefill_interference"]: Fact("prompt_tokens_of_others", others, Unit.NONE),
-            }
-            for batch, length, others in zip(*(column.tolist() for column in columns), strict=True)
-        ]
+    def _expected(self, steps: Steps, moments: Moments, around: _Around) -> _Expected:
+        """Worked out for each quarter of a second, of which there are few, and not for each step."""
+        where, running, context = moments
+        mean = context / running
+        grown, behind, cells = self._moments(steps, around)
+        whole_s = self.expected.gaps(running, context)
+        shorter, expected = [], []
+        for has_grown in (False, True):
+            less_running = _at_most(running, self.usual.running, 1.0, grown=has_grown)
+            less_mean = _at_most(mean, self.usual.context, 0.0, grown=has_grown)
+            shorter.append(self.expected.gaps(running, running * less_mean))
+            expected.append(np.minimum(self.expected.gaps(less_running, less_running * less_mean), whole_s))
+        rows = 2 * where + grown[cells]
+        found_s, every_s = np.stack(expected, axis=1).reshape(-1)[rows], whole_s[where]
+        # Behind a fault, what the batch has grown by is the fault's; else only what is more than usual counts.
+        late = np.flatnonzero(behind[cells])
+        if len(late):
+            each_s = steps.lengths_s[late] / steps.counts[late]
+            less_mean = _at_most(mean, self.usual.context, 0.0, grown=False)
+            less_s = self._undisturbed(steps.owners[late], where[late], each_s, running, mean, less_mean)
+            found_s[late] = np.minimum(less_s, every_s[late])
+        counts = steps.counts if len(steps.counts) and steps.counts.max() > 1 else None
+        shorter_s = np.stack(shorter, axis=1).reshape(-1)
+        return _Expected(_times(every_s, counts), _times(found_s, counts), shorter_s, rows, counts)
 
-    def _slow_gaps(
+    def _undisturbed(
         self,
-        slow: Slow,
-        shares_s: Array,
-        excess_s: Array,
-        evidence: Array,
-        rows: slice,
-        around: _Around,
-        facts: Sequence[dict[int, Fact]],
-    ) -> tuple[SlowGap, ...]:
-        """The slowest of a request, by time. facts: of every stretch."""
-        numbers = np.arange(rows.start, rows.stop)
-        if len(numbers) > SLOW_GAPS:
-            numbers = np.sort(numbers[np.argsort(-excess_s[rows], kind="stable")[:SLOW_GAPS]])
-        return tuple(
-            SlowGap(
-                start_s=float(slow.starts_s[row]),
-                end_s=float(slow.ends_s[row]),
-                tokens=round(float(slow.tokens[row])),
-                expected_s=float(slow.expected_s[row]),
-                excess_s=float(excess_s[row]),
-                shares=self._shares(
-                    shares_s[row],
-                    evidence[row],
-                    (float(slow.starts_s[row]), float(slow.ends_s[row])),
-                    around,
-                    facts[row],
-                ),
-            )
-            for row in numbers.tolist()
-        )
+        owners: NDArray[np.intp],
+        where: NDArray[np.intp],
+        took_s: Array,
+        running: Array,
+        mean: Array,
+        less_mean: Array,
+    ) -> Array:
+        """What each step takes with the batch as it would be without what slows it: by Little's law, smaller by the
+        same factor.
 
-    def _note_slowness(self, steps: Steps, expected_s: Array, slow: Slow, shares_s: Array) -> None:
+        As many requests come, and each stays as much shorter as its steps are. By how much they are slower is the
+        median over the steps of a request; since a smaller batch is faster, it takes a second look. where: of each step
+        its place in running, mean and less_mean, the last of which is the context it is expected to have.
+        """
+        # Steps of a request in the same quarter of a second are alike.
+        fresh = np.diff(owners, prepend=-1) != 0
+        firsts = np.flatnonzero(fresh | (np.diff(where, prepend=-1) != 0))
+        times, at = np.diff(firsts, append=len(owners)), where[firsts]
+        sizes = np.diff(np.flatnonzero(fresh), append=len(owners))
+        request = np.cumsum(fresh)[firsts] - 1
+        found = running[at]
+        for _ in range(2):
+            ratios = took_s / np.repeat(self.expected.gaps(found, found * mean[at]), times)
+            found = np.maximum(running[at] / np.maximum(medians(ratios, sizes)[request], 1.0), 1.0)
+        return np.repeat(self.expected.gaps(found, found * less_mean[at]), times)
+
+    def _note_slowness(
+        self, steps: Steps, expected_s: Array, slow: Slow, inside: NDArray[np.intp], shares_s: Array
+    ) -> None:
         """By how much steps are slower than they are under that very load, for the lift of conditions.
 
         Without what prompts of others explain. expected_s: of each step, with the batch and context that it had.
+        inside: those of slow stretches.
         """
-        over_s = steps.lengths_s - expected_s
-        inside = slow.members >= 0
+        lengths_s = steps.lengths_s
+        over_s = lengths_s - expected_s
         prompts = np.divide(
             shares_s[:, INDEX["prefill_interference"]],
             slow.actual_s,
             out=np.zeros(len(slow.actual_s)),
             where=slow.actual_s > 0,
         )
-        over_s[inside] -= steps.lengths_s[inside] * prompts[slow.members[inside]]
+        over_s[inside] -= lengths_s[inside] * prompts[slow.members[inside]]
         self.slowness.add(steps.ends_s, over_s, expected_s)
 
     # --- first tokens -------------------------------------------------------------------------------------------------
@@ -287,10 +309,24 @@ class GroupState:
         accounts = [_NOTHING] * len(due)
         if not chosen:
             return accounts
-        runs = [due[position].ran for position in chosen]
-        starts, admitted = np.array([ran.start_s for ran in runs]), np.array([ran.admitted_s for ran in runs])
-        firsts = np.array([ran.first_s for ran in runs])
-        computed = np.array([float(ran.computed) for ran in runs])
+        starts, admitted, firsts, _, _, computed, _ = np.array([due[position].ran for position in chosen]).T
+        step_s = self.expected.gaps(*self.load.at(admitted))
+        usual = usually(admitted - starts, firsts - admitted, computed, step_s, self.usual)
+        if usual is None:
+            return accounts
+        lasted_s = (firsts - starts).tolist()
+        for row, (position, expected_s) in enumerate(zip(chosen, usual.expected_s.tolist(), strict=True)):
+            accounts[position] = Account(expected_s, lasted_s[row], 0.0, ())
+        late = np.flatnonzero(usual.may_be_late)
+        if len(late):
+            columns = _Firsts(starts[late], admitted[late], firsts[late], computed[late], step_s[late])
+            for row, account in zip(late.tolist(), self._late_firsts(columns, around), strict=True):
+                accounts[chosen[row]] = account
+        return accounts
+
+    def _late_firsts(self, of: _Firsts, around: _Around) -> list[Account]:
+        """Accounts of those that may be late."""
+        starts, admitted, firsts, computed, step_s = of
         beside, lengths = around.others.between(admitted, firsts)
         wait_tokens, wait_length = around.others.between(starts, admitted)
         wait_evidence, _, wait_lost_s = self._conditions(starts, np.maximum(admitted, starts), around)
@@ -303,7 +339,7 @@ class GroupState:
                 computed=computed,
                 beside=np.maximum(beside - computed, 0.0),
                 beside_length=lengths,
-                step_s=self.expected.gaps(*self.load.at(admitted)),
+                step_s=step_s,
                 grown=self._grown(admitted),
                 wait_evidence=wait_evidence,
                 wait_lost_s=wait_lost_s,
@@ -317,94 +353,41 @@ class GroupState:
             self.usual,
             around.weights,
         )
-        if judged is None:
-            return accounts
-        most = np.maximum(np.maximum(wait_evidence, evidence), before_evidence)
-        facts = {
-            INDEX["long_context"]: Fact("prompt_tokens", _mean(computed), Unit.NONE, self.usual.computed.mean()),
-            INDEX["prefill_interference"]: Fact("prompt_tokens_of_others", _mean(beside), Unit.NONE),
-            INDEX["queueing"]: Fact("queue", _mean(admitted - starts), Unit.SECONDS, self.usual.queue_s.value()),
+        assert judged is not None  # as much is known as was a moment ago
+        load = {
+            _LONG: Fact("prompt_tokens", 0.0, Unit.NONE, self.usual.computed.mean()),
+            _PREFILL: Fact("prompt_tokens_of_others", 0.0, Unit.NONE),
+            _QUEUE: Fact("queue", 0.0, Unit.SECONDS, self.usual.queue_s.value()),
         }
-        for row, position in enumerate(chosen):
-            own = dict(facts)
-            own[INDEX["long_context"]] = facts[INDEX["long_context"]]._replace(observed=float(computed[row]))
-            others = float(wait_tokens[row] + max(0.0, beside[row] - computed[row]))
-            own[INDEX["prefill_interference"]] = Fact("prompt_tokens_of_others", others, Unit.NONE)
-            own[INDEX["queueing"]] = facts[INDEX["queueing"]]._replace(observed=float(admitted[row] - starts[row]))
-            accounts[position] = self._account(
-                float(judged.expected_s[row]),
-                float(firsts[row] - starts[row]),
-                judged.shares_s[row],
-                most[row],
-                (float(starts[row]), float(firsts[row])),
-                around,
-                own,
+        telling = Telling.of(judged.shares_s, load, around.lifts, around.board, around.keys, around.when)
+        most = np.maximum(np.maximum(wait_evidence, evidence), before_evidence)[:, telling.causes].tolist()
+        shares = judged.shares_s[:, telling.causes].tolist()
+        figures = (computed, wait_tokens + np.maximum(beside - computed, 0.0), admitted - starts)
+        told = zip(shares, most, np.stack(figures, axis=1).tolist(), strict=True)
+        return [
+            _account(expected_s, first_s - start_s, telling.shares(seconds, held, (start_s, first_s), behind))
+            for expected_s, start_s, first_s, (seconds, held, behind) in zip(
+                judged.expected_s.tolist(), starts.tolist(), firsts.tolist(), told, strict=True
             )
-        return accounts
+        ]
 
     # --- common -------------------------------------------------------------------------------------------------------
 
-    def _account(
-        self,
-        expected_s: float,
-        actual_s: float,
-        shares_s: Array,
-        evidence: Array,
-        when: tuple[float, float],
-        around: _Around,
-        facts: dict[int, Fact],
-    ) -> Account:
-        shares = self._shares(shares_s, evidence, when, around, facts)
-        return Account(expected_s, actual_s, sum([share.seconds for share in shares]), shares)
-
-    def _shares(
-        self,
-        shares_s: Array,
-        evidence: Array,
-        when: tuple[float, float],
-        around: _Around,
-        facts: dict[int, Fact],
-    ) -> tuple[Share, ...]:
-        # Twenty numbers, many times a second: lists are a few times as fast as arrays for that.
-        values: list[float] = shares_s.tolist()
-        whole = sum(values)
-        if whole <= 0:
-            return ()
-        # Crumbs go to the largest, so that the sum stays what it is.
-        rows = [row for row, value in enumerate(values) if value > _LEAST_SHARE * whole]
-        rows.sort(key=lambda row: -values[row])
-        crumbs = whole - sum([values[row] for row in rows])
-        found = []
-        for place, row in enumerate(rows):
-            fact = facts.get(row) or around.board.fact(around.keys, CAUSES[row], *when)
-            seconds = values[row] + (crumbs if place == 0 else 0.0)
-            found.append(Share(CAUSES[row], seconds, float(evidence[row]), around.lifts.get(row), fact))
-        return tuple(found)
-
     def _conditions(self, starts_s: Array, ends_s: Array, around: _Around) -> tuple[Array, Array, Array]:
         """Of each stretch by cause: evidence, lost share of time, and lost time of the cells touched; (n, CAUSES)."""
-        shape = (len(starts_s), len(CAUSES))
-        evidence, lost = np.zeros(shape), np.zeros(shape)
-        if len(starts_s):
-            conditions = around.board.conditions(around.keys, max(0.0, float(starts_s.min())), float(ends_s.max()))
-            if conditions.causes:
-                columns = list(conditions.causes)
-                evidence[:, columns], lost[:, columns] = conditions.within(starts_s, ends_s)
-        cells = np.floor(ends_s / CELL_S) - np.floor(starts_s / CELL_S) + 1
-        return evidence, lost, lost * (CELL_S * cells)[:, None]
+        evidence, lost, lost_s = np.zeros((3, len(starts_s), len(CAUSES)))
+        conditions = around.conditions
+        if len(starts_s) and conditions.causes:
+            columns = list(conditions.causes)
+            held, share = conditions.within(starts_s, ends_s)
+            cells = np.floor(ends_s / CELL_S) - np.floor(starts_s / CELL_S) + 1
+            evidence[:, columns], lost[:, columns] = held, share
+            lost_s[:, columns] = share * (CELL_S * cells)[:, None]
+        return evidence, lost, lost_s
 
     def _before(self, moments_s: Array, around: _Around) -> Array:
         """Greatest evidence at each moment and in the ``BEFORE_S`` before it, by cause: (n, CAUSES)."""
-        evidence = np.zeros((len(moments_s), len(CAUSES)))
-        if len(moments_s):
-            begin_s = max(0.0, float(moments_s.min()) - BEFORE_S)
-            conditions = around.board.conditions(around.keys, begin_s, float(moments_s.max()))
-            if conditions.causes:
-                width = round(BEFORE_S / CELL_S)
-                padded = np.pad(conditions.evidence, ((0, 0), (width, 0)))
-                newest = np.lib.stride_tricks.sliding_window_view(padded, width + 1, axis=1).max(axis=2)
-                cells = (moments_s / CELL_S).astype(np.intp) - conditions.first
-                evidence[:, list(conditions.causes)] = newest[:, cells].T
+        evidence, _, _ = self._conditions(np.maximum(moments_s - BEFORE_S, 0.0), moments_s, around)
         return evidence
 
     def _alone(self, slow: Slow) -> NDArray[np.bool_]:
@@ -417,36 +400,20 @@ class GroupState:
             found[row] = self.load.made(start_s, end_s) > _GOES_ON * usual
         return found
 
-    def _undisturbed(self, steps: Steps, running: Array, mean: Array, behind: NDArray[np.bool_]) -> Array:
-        """The batch of each step as it would be without what slows it: by Little's law, smaller by the same factor.
-
-        As many requests come, and each stays as much shorter as its steps are. By how much they are slower is the
-        median over the steps of a request; since a smaller batch is faster, it takes a second look.
-        """
-        found = running.copy()
-        if not behind.any():
-            return found
-        owners, took_s = steps.owners[behind], steps.lengths_s[behind] / steps.counts[behind]
-        edges = np.flatnonzero(np.diff(owners, prepend=-1))
-        for _ in range(2):
-            ratios = took_s / self.expected.gaps(found[behind], found[behind] * mean[behind])
-            slower = np.array([np.median(part) for part in np.split(ratios, edges[1:])])
-            sizes = np.diff(np.append(edges, len(owners)))
-            found[behind] = np.maximum(running[behind] / np.maximum(np.repeat(slower, sizes), 1.0), 1.0)
-        return found
-
-    def _moments(self, steps: Steps, around: _Around) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of every step, whether more came than usual; and whether none did and yet something surely held it up."""
+    def _moments(self, steps: Steps, around: _Around) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.intp]]:
+        """Of every half second, whether more came than usual; and whether none did and yet something surely held it
+        up. Of every step, in which of these it ended."""
         if not len(steps.owners):
-            return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
-        begin_s, end_s = float(steps.starts_s.min()), float(steps.ends_s.max())
-        moments: Array = np.arange(int(begin_s / CELL_S), int(end_s / CELL_S) + 1, dtype=np.float64) * CELL_S
+            return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.intp)
+        cells = (steps.ends_s / CELL_S).astype(np.intp)
+        first, last = int(float(steps.starts_s.min()) / CELL_S), int(cells.max())
+        moments: Array = np.arange(first, last + 1, dtype=np.float64) * CELL_S
         evidence = self._before(moments, around)
         # Prompts that are longer than usual make no batch larger: here it is requests that count.
         grown = self._grown(moments, prompts=False)
         behind = (held_up(evidence, around.weights) > _BEHIND) & ~grown
-        cells = (steps.ends_s / CELL_S).astype(np.intp) - int(begin_s / CELL_S)
-        return grown[cells], behind[cells]
+        cells -= first
+        return grown, behind, cells
 
     def _grown(self, moments_s: Array, *, prompts: bool = True) -> NDArray[np.bool_]:
         """Whether more came than usual, in the half minute before each moment: requests, or tokens of prompts."""
@@ -461,13 +428,74 @@ class GroupState:
         return np.array(known, dtype=bool)[places]
 
 
-def _at_most(values: Array, usual: Usual, room: float, grown: NDArray[np.bool_]) -> Array:
+def _figures(of: NDArray[np.intp], count: int, running: Array, context: Array, tokens: Array) -> tuple[Array, ...]:
+    """What stands behind the causes that are load, of each request or stretch: over its slow steps."""
+    steps = np.maximum(np.bincount(of, minlength=count), 1)
+    return (
+        np.bincount(of, running, count)[:count] / steps[:count],
+        np.bincount(of, context, count)[:count] / steps[:count],
+        np.bincount(of, tokens, count)[:count].astype(np.float64),
+    )
+
+
+class _Expected(NamedTuple):
+    """Of every step, what it takes under its own load, and what under the usual one."""
+
+    whole_s: Array
+    expected_s: Array
+    shorter_by_row: Array
+    """With the context that is usual alone: seconds of one step by quarter of a second, and whether more came."""
+    rows: NDArray[np.intp]
+    """Of every step, its place in that."""
+    counts: Array | None
+    """Steps that each stands for; None: one each."""
+
+    def shorter_s(self, chosen: NDArray[np.intp]) -> Array:
+        """Of some of the steps."""
+        return _times(self.shorter_by_row[self.rows[chosen]], None if self.counts is None else self.counts[chosen])
+
+
+class _Firsts(NamedTuple):
+    """Requests whose first token may be late, as columns."""
+
+    starts_s: Array
+    admitted_s: Array
+    firsts_s: Array
+    computed: Array
+    step_s: Array
+
+
+def _times(each: Array, counts: Array | None) -> Array:
+    return each if counts is None else np.asarray(each * counts, dtype=np.float64)
+
+
+def _account(expected_s: float, actual_s: float, shares: tuple[Share, ...]) -> Account:
+    return Account(expected_s, actual_s, sum([share.seconds for share in shares]), shares)
+
+
+def _slowest(rows: Array) -> Array:
+    """The slowest of a request, by time: a copy."""
+    if len(rows) <= SLOW_GAPS:
+        return rows.copy()
+    return np.asarray(rows[np.sort(np.argsort(-rows[:, 4], kind="stable")[:SLOW_GAPS])])
+
+
+def _by_request(of: np.ufunc, rows: Array, edges: NDArray[np.intp]) -> Array:
+    """Sums or maxima over the rows of each request: from one edge to the next. 0 where it has none."""
+    found = np.zeros((len(edges) - 1, rows.shape[1]))
+    some = edges[1:] > edges[:-1]
+    if some.any():
+        found[some] = of.reduceat(rows, edges[:-1][some], axis=0)
+    return found
+
+
+def _at_most(values: Array, usual: Usual, room: float, *, grown: bool) -> Array:
     """Those that have grown brought back to the median. Where more came than usual, less is more than chance."""
-    median, more = usual.value(), usual.above(GROWN, 1.0, room)
+    middle, more = usual.value(), usual.above(GROWN, 1.0, room)
     by_chance = usual.above(BY_CHANCE, 4.0, room)
-    if median is None or more is None or by_chance is None:
+    if middle is None or more is None or by_chance is None:
         return values
-    return np.where(values > np.where(grown, more, by_chance), median, values)
+    return np.where(values > (more if grown else by_chance), middle, values)
 
 
 def _mean(values: Array) -> float:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpumon.explain.expected import Expected, Look, sizes_of
 from gpumon.explain.load import GroupLoad, Others, Ran
+from gpumon.explain.quantiles import median
 from gpumon.explain.steps import Steps
 from gpumon.explain.usual import Load
 
@@ -26,6 +26,8 @@ OVER_S: Final = 30.0
 """Over which arrivals are counted."""
 _WAITING: Final = 4096
 _SAMPLE: Final = 512
+_REQUESTS: Final = 32
+"""Of one step of detection: with all of several hundred the lessons of twenty seconds would not fit."""
 _FEW: Final = 5
 _LEAST_TOKENS: Final = 16.0
 
@@ -34,15 +36,13 @@ Stretches = Sequence[tuple[float, float]]
 """Steady seconds from, to."""
 
 
-class _Teach(Protocol):
-    def __call__(self, *, calm: bool) -> None: ...
-
-
 class _Lesson(NamedTuple):
     due_s: float
     start_s: float
     end_s: float
-    teach: _Teach
+    takers: tuple[Callable[..., None], ...]
+    """Of the figures, each of its own; told too whether it was calm."""
+    figures: tuple[tuple[object, ...], ...]
 
 
 class Learning:
@@ -62,7 +62,8 @@ class Learning:
         while waiting and (waiting[0].due_s <= at_s or not self._knows()):
             lesson = waiting.popleft()
             calm = not any(lesson.start_s <= last_s and lesson.end_s >= first_s for first_s, last_s in touched)
-            lesson.teach(calm=calm)
+            for take, figures in zip(lesson.takers, lesson.figures, strict=True):
+                take(*figures, calm=calm)
 
     def _knows(self) -> bool:
         """What steps and prompts take; the latter only if there are such that were not cached as a whole."""
@@ -80,11 +81,9 @@ class Learning:
         each_s = (ends - starts) / steps.counts[some]
         batch, whole = running[some], context[some]
 
-        def teach(teach: Callable[..., None], rows: NDArray[np.intp], *figures: object) -> None:
-            lesson = _Lesson(
-                at_s + LATER_S, float(starts[rows].min()), float(ends[rows].max()), partial(teach, *figures)
-            )
-            self._waiting.append(lesson)
+        def teach(take: Callable[..., None], rows: NDArray[np.intp], *figures: object) -> None:
+            span = float(starts[rows].min()), float(ends[rows].max())
+            self._waiting.append(_Lesson(at_s + LATER_S, *span, (take,), (figures,)))
 
         alone = (tokens == 0) | (steps.counts[some] > 1)
         if alone.sum() < _FEW:
@@ -94,44 +93,45 @@ class Learning:
         for size in np.unique(sizes).tolist():
             rows = chosen[sizes == size]
             if len(rows) >= _FEW or len(some) < 4 * _FEW:
-                look = Look(*(float(np.median(column[rows])) for column in (batch, whole, each_s)))
+                look = Look(*(median(column[rows]) for column in (batch, whole, each_s)))
                 teach(self.expected.learn, rows, look)
+        usual = self.usual
         # An engine that has just been found fills its batch first: that is not what is usual of it.
         if self._first_s is not None and float(starts.min()) - OVER_S >= self._first_s:
-            every = np.arange(len(some))
-            teach(self.usual.running.add, every, float(np.median(batch)))
-            teach(self.usual.context.add, every, float(np.median(whole / batch)))
+            load = (median(batch),), (median(whole / batch),)
+            span = float(starts.min()), float(ends.max())
+            self._waiting.append(_Lesson(at_s + LATER_S, *span, (usual.running.add, usual.context.add), load))
         if self.expected.is_known:
             late_s = each_s - self.expected.gaps(batch, whole)
             costly = np.flatnonzero((tokens > _LEAST_TOKENS) & (steps.counts[some] == 1) & (late_s > 0))
             buckets = np.log2(np.maximum(lengths[costly], 1.0)).astype(np.intp)
             for bucket in np.unique(buckets).tolist():
                 rows = costly[buckets == bucket]
-                cost_s = float(np.median(late_s[rows] / tokens[rows]))
-                teach(self.usual.token_s.add, rows, float(np.median(lengths[rows])), cost_s)
+                teach(usual.token_s.add, rows, median(lengths[rows]), median(late_s[rows] / tokens[rows]))
 
     def requests(self, runs: Sequence[Ran], others: Others, at_s: float) -> None:
-        """Waits and prompts of requests that ended."""
-        admitted, firsts = np.array([ran.admitted_s for ran in runs]), np.array([ran.first_s for ran in runs])
+        """Waits and prompts of requests that ended: of 32 of them at most, from first to last."""
+        some = runs[:: -(-len(runs) // _REQUESTS)]
+        admitted, firsts = np.array([(ran.admitted_s, ran.first_s) for ran in some]).T
         beside, _ = others.between(admitted, firsts)
-
-        def teach(teach: Callable[..., None], ran: Ran, *figures: float) -> None:
-            self._waiting.append(_Lesson(at_s + LATER_S, ran.start_s, ran.first_s, partial(teach, *figures)))
-
-        usual = self.usual
-        for row, ran in enumerate(runs):
-            teach(usual.queue_s.add, ran, ran.admitted_s - ran.start_s)
+        usual, due_s = self.usual, at_s + LATER_S
+        queue = (usual.queue_s.add,)
+        prompt: tuple[Callable[..., None], ...] = (usual.computed.add, usual.beside.add, usual.prompt_s.add)
+        for ran, tokens in zip(some, beside.tolist(), strict=True):
+            span = ran.start_s, ran.first_s
+            self._waiting.append(_Lesson(due_s, *span, queue, ((ran.admitted_s - ran.start_s,),)))
             if ran.first_s > ran.admitted_s:
-                teach(usual.computed.add, ran, float(ran.computed))
-                teach(usual.beside.add, ran, max(0.0, float(beside[row]) - ran.computed))
-                teach(usual.prompt_s.add, ran, float(max(ran.computed, 1)), ran.first_s - ran.admitted_s)
+                computed = float(ran.computed)
+                took = max(computed, 1.0), ran.first_s - ran.admitted_s
+                lesson = _Lesson(due_s, *span, prompt, ((computed,), (max(0.0, tokens - computed),), took))
+                self._waiting.append(lesson)
         latest = max(runs, key=lambda ran: ran.start_s)
         if self._first_s is None:
             self._first_s = min(ran.start_s for ran in runs)
         if latest.start_s - OVER_S >= self._first_s:
             came, brought = self._load.arrived(latest.start_s - OVER_S, latest.start_s)
-            teach(usual.arrivals.add, latest, came)
-            teach(usual.brought.add, latest, brought)
+            both = (usual.arrivals.add, usual.brought.add)
+            self._waiting.append(_Lesson(due_s, latest.start_s, latest.first_s, both, ((came,), (brought,))))
 
     def own_cost_s(self) -> float:
         """What a prompt token costs, as long as only whole prompts tell: an upper bound."""

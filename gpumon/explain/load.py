@@ -3,12 +3,13 @@
 From requests that have ended; those that still run are not known, so one looks some seconds back. Whoever compares
 moments compares like with like: what is usual was learned in the same way.
 
-The last six minutes, in cells of a quarter of a second. A group takes 0.2 MB.
+The last six minutes, in cells of a quarter of a second. A group takes 0.4 MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -94,7 +95,8 @@ class GroupLoad:
         if not requests:
             return
         # Columns of ``Ran``.
-        start_s, admitted_s, first_s, end_s, prompt, computed, made = np.array(requests, dtype=np.float64).T
+        columns = np.fromiter(chain.from_iterable(requests), np.float64).reshape(len(requests), -1).T
+        start_s, admitted_s, first_s, end_s, prompt, computed, made = columns
         self._add_decodes(first_s, end_s, prompt, made)
         cells = (start_s / STEP_S).astype(np.intp) - self._base
         good = (cells >= 0) & (cells < 2 * CELLS)

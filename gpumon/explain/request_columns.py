@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gpumon.catalogue import CAUSES
 from gpumon.explain.causes import INDEX
 from gpumon.explain.explained import Explained
 from gpumon.explain.request_rows import OUTCOMES, REQUEST_ID
@@ -26,7 +27,6 @@ _OUTCOME_INDEX: Final = {outcome: position for position, outcome in enumerate(OU
 _FLOATS: Final = ("first_token_s", "queue_s", "prefill_s", "decode_s", "tokens_per_s")
 _GAPS: Final = ("gap_mean_s", "gap_p95_s", "gap_max_s")
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "concurrency", "outcome")
-_NO_GAPS: Final = (math.nan, math.nan, math.nan)
 
 
 def figure(value: float | None, *, missing: float = math.nan) -> float:
@@ -48,7 +48,7 @@ def rows_of(explained: Sequence[Explained], form: np.dtype[np.void]) -> NDArray[
     tokens = [tokens_made(record) for record in records]
     for name, column in zip(_FLOATS, _figures(map(_floats, records, tokens)), strict=True):
         rows[name] = column
-    for name, column in zip(_GAPS, _figures([_gaps(each.token_s) for each in explained]), strict=True):
+    for name, column in zip(_GAPS, _figures(_gaps([each.token_s for each in explained]).T), strict=True):
         rows[name] = column
     counts = np.array([*map(_counts, records, tokens)], dtype=np.int64)
     for name, whole in zip(_COUNTS, counts.T, strict=True):
@@ -57,17 +57,15 @@ def rows_of(explained: Sequence[Explained], form: np.dtype[np.void]) -> NDArray[
     expected = _figures([(first.expected_s, decode.expected_s) for first, decode in accounts])
     excess = _figures([(first.excess_s, decode.excess_s) for first, decode in accounts])
     rows["expected_s"], rows["excess_s"] = expected.T, _at_least_0(excess).T
-    told = [
-        (row, phase, INDEX[share.cause], share.seconds)
-        for row, both in enumerate(accounts)
-        for phase, account in enumerate(both)
-        for share in account.shares
-    ]
+    places, told = [], []
+    for row, both in enumerate(accounts):
+        for phase, account in enumerate(both, 2 * row):
+            for share in account.shares:
+                places.append(phase * len(CAUSES) + INDEX[share.cause])
+                told.append((share.seconds,))
     if told:
-        of, phases, causes = np.array([each[:3] for each in told], dtype=np.intp).T
-        seconds = np.zeros((len(rows), *form["cause_s"].shape))
-        np.add.at(seconds, (of, phases, causes), _at_least_0(_figures([each[3:] for each in told])[0]))
-        rows["cause_s"] = np.minimum(seconds, LARGEST)
+        sums = np.bincount(places, _at_least_0(_figures(told)[0]), len(rows) * 2 * len(CAUSES))
+        rows["cause_s"] = np.minimum(sums.reshape(len(rows), 2, -1), LARGEST)
     if form["signals"].shape[0]:
         rows["signals"] = _signals([each.signals for each in explained], form["signals"].shape[0])
     return rows
@@ -113,15 +111,29 @@ def _counts(record: RequestRecord, tokens: int | None) -> tuple[int, ...]:
     )
 
 
-def _gaps(steps_s: NDArray[np.float64] | None) -> tuple[float, float, float]:
-    """Mean, P95 and largest of the times between its steps; the P95 of n is the one of rank ceil(0.95 n)."""
-    if steps_s is None or len(steps_s) < 2:
-        return _NO_GAPS
-    count = len(steps_s) - 1
-    ordered_s = steps_s[1:] - steps_s[:-1]
-    ordered_s.sort()
-    mean_s = (steps_s[-1] - steps_s[0]) / count
-    return float(mean_s), float(ordered_s[math.ceil(0.95 * count) - 1]), float(ordered_s[-1])
+def _gaps(steps_s: Sequence[NDArray[np.float64] | None]) -> NDArray[np.float64]:
+    """Of each request mean, P95 and largest of the times between its steps, (3, n); the P95 of n is the one of rank
+    ceil(0.95 n)."""
+    found = np.full((3, len(steps_s)), np.nan)
+    known = [(row, steps) for row, steps in enumerate(steps_s) if steps is not None and len(steps) > 1]
+    if not known:
+        return found
+    of, counts = [row for row, _ in known], np.array([len(steps) - 1 for _, steps in known])
+    ends = np.cumsum(counts + 1) - 1
+    every = np.concatenate([steps for _, steps in known])
+    is_gap = np.ones(len(every) - 1, dtype=bool)
+    is_gap[ends[:-1]] = False
+    gaps_s = np.diff(every)[is_gap]
+    found[0, of] = (every[ends] - every[ends - counts]) / counts
+    # Sorted all at once: those of each request are moved behind those of the one before.
+    apart_s = 2.0 * (float(gaps_s.max()) - float(gaps_s.min()))
+    moved_s = apart_s * np.arange(len(known))
+    gaps_s += np.repeat(moved_s, counts)
+    gaps_s.sort()
+    firsts = np.cumsum(counts) - counts
+    found[1, of] = gaps_s[firsts + np.ceil(0.95 * counts).astype(np.intp) - 1] - moved_s
+    found[2, of] = gaps_s[firsts + counts - 1] - moved_s
+    return found
 
 
 def _signals(told: Sequence[NDArray[np.float32]], size: int) -> NDArray[np.float32]:

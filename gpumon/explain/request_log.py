@@ -28,6 +28,7 @@ TENANTS: Final = 256
 PROMPTS: Final = 4096
 SCORE_NAMES: Final = 64
 FACT_NAMES: Final = 250
+_FACT_COLUMNS: Final = ("fact_cause", "fact_name", "fact_unit", "fact_seen", "fact_usual")
 _UNIT_INDEX: Final = {unit: position for position, unit in enumerate(UNITS)}
 
 Name = TypeVar("Name", bound=Hashable)
@@ -112,18 +113,18 @@ class RequestLog:
                 self._name_parameters(rows[row], record.parameters)
             if record.evaluations:
                 self._name_scores(rows[row], record.evaluations)
-        facts = [
-            (row, column, cause, fact)
-            for row, each in enumerate(explained)
-            for column, (cause, fact) in enumerate(_facts_of(each)[:FACTS])
-        ]
-        if facts:
-            where = tuple(np.array([each[:2] for each in facts], dtype=np.intp).T)
-            rows["fact_cause"][where] = [INDEX[cause] for _, _, cause, _ in facts]
-            rows["fact_name"][where] = [self._facts.take(fact.name) for *_, fact in facts]
-            rows["fact_unit"][where] = [_UNIT_INDEX[fact.unit] for *_, fact in facts]
-            rows["fact_seen"][where] = [figure(fact.observed) for *_, fact in facts]
-            rows["fact_usual"][where] = [figure(fact.usual) for *_, fact in facts]
+        places: list[int] = []
+        told: list[tuple[int, int, int, float, float]] = []
+        for row, each in enumerate(explained):
+            for place, (cause, fact) in enumerate(_facts_of(each)[:FACTS], row * FACTS):
+                places.append(place)
+                figures = figure(fact.observed), figure(fact.usual)
+                told.append((INDEX[cause], self._facts.take(fact.name), _UNIT_INDEX[fact.unit], *figures))
+        if told:
+            for column, values in zip(_FACT_COLUMNS, zip(*told, strict=True), strict=True):
+                spread = rows[column].reshape(-1)  # a copy: the columns of a row are not beside those of the next
+                spread[places] = values
+                rows[column] = spread.reshape(-1, FACTS)
 
     def _name_parameters(self, row: np.void, parameters: Mapping[str, float]) -> None:
         for name, value in parameters.items():

@@ -16,6 +16,7 @@ than usual, what the batch adds goes to step 2. A straggler that has a reason of
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -39,7 +40,8 @@ _PROMPTS: Final = INDEX["prefill_interference"]
 _GROWS: Final = [INDEX["batch_growth"], INDEX["long_context"]]
 _HOLDS_UP: Final = _FAULT | np.array([cause == "queueing" for cause in CAUSES])
 """What makes a batch grow: a scheduler that holds steps back, too."""
-_STRAGGLER, _UNEXPLAINED = INDEX["straggler"], INDEX[UNEXPLAINED]
+_STRAGGLER, _QUEUEING, _UNEXPLAINED = INDEX["straggler"], INDEX["queueing"], INDEX[UNEXPLAINED]
+_ALWAYS: Final = [*_GROWS, _STRAGGLER, _QUEUEING, _PROMPTS, _UNEXPLAINED]
 _LOAD: Final = np.array([cause in LOAD for cause in CAUSES])
 
 
@@ -51,7 +53,11 @@ def sureness(evidence: Array) -> Array:
 
 def held_up(evidence: Array, weights: Array) -> Array:
     """Of evidence of shape (n, CAUSES): how sure it is that something makes a batch grow but more requests, (n,)."""
-    return np.asarray(np.where(_HOLDS_UP, sureness(evidence) * weights, 0.0).max(axis=1))
+    return _held_up(evidence, weights, _HOLDS_UP)
+
+
+def _held_up(evidence: Array, weights: Array, holds_up: NDArray[np.bool_]) -> Array:
+    return np.asarray(np.where(holds_up, sureness(evidence) * weights, 0.0).max(axis=1))
 
 
 class Claims(NamedTuple):
@@ -80,32 +86,89 @@ class Claims(NamedTuple):
     """Whether what load is worth is so well known that conditions only get the rest; else all claims are alike."""
 
 
+class _Kinds(NamedTuple):
+    """Which of some causes are what: masks over their columns, and places among them."""
+
+    columns: NDArray[np.intp]
+    """Positions in CAUSES."""
+    slowing: NDArray[np.bool_]
+    specific: NDArray[np.bool_]
+    fault: NDArray[np.bool_]
+    holds_up: NDArray[np.bool_]
+    load: NDArray[np.bool_]
+    grows: list[int]
+    straggler: int
+    queueing: int
+    prompts: int
+    unexplained: int
+
+
+@lru_cache(maxsize=64)
+def _kinds(columns: tuple[int, ...]) -> _Kinds:
+    of = np.array(columns, dtype=np.intp)
+    return _Kinds(
+        columns=of,
+        slowing=_SLOWING[of],
+        specific=_SPECIFIC[of],
+        fault=_FAULT[of],
+        holds_up=_HOLDS_UP[of],
+        load=_LOAD[of],
+        grows=[columns.index(cause) for cause in _GROWS],
+        straggler=columns.index(_STRAGGLER),
+        queueing=columns.index(_QUEUEING),
+        prompts=columns.index(_PROMPTS),
+        unexplained=columns.index(_UNEXPLAINED),
+    )
+
+
 def divide(claims: Claims) -> Array:
     """Seconds by stretch and cause, shape (n, CAUSES). Rows add up to the excess; none is negative."""
+    # Most causes are of no stretch: it is divided among the others.
+    some = {*_ALWAYS}
+    for each in (claims.evidence, claims.before, claims.load_s):
+        some.update(np.flatnonzero(each.any(axis=0)).tolist())
+    of = _kinds(tuple(sorted(some)))
+    shares = np.zeros((len(claims.excess_s), len(CAUSES)))
+    shares[:, of.columns] = _divided(
+        claims._replace(
+            load_s=claims.load_s[:, of.columns],
+            evidence=claims.evidence[:, of.columns],
+            before=claims.before[:, of.columns],
+            lost=claims.lost[:, of.columns],
+            lost_s=claims.lost_s[:, of.columns],
+            weights=claims.weights[of.columns],
+        ),
+        of,
+    )
+    return shares
+
+
+def _divided(claims: Claims, of: _Kinds) -> Array:
+    """The same, of some causes."""
     excess = claims.excess_s
     sure = sureness(claims.evidence)
-    specific = np.where(_SPECIFIC, sure * claims.weights, 0.0).max(axis=1)
-    sure[:, _STRAGGLER] *= 1 - specific
+    specific = np.where(of.specific, sure * claims.weights, 0.0).max(axis=1)
+    sure[:, of.straggler] *= 1 - specific
     load = claims.load_s.copy()
     # Whatever the load is worth, it is no more than the excess.
     load *= np.minimum(1.0, excess / np.maximum(load.sum(axis=1), 1e-12))[:, None]
-    behind = np.where(claims.grown, 0.0, held_up(claims.before, claims.weights))
-    inherited = (load[:, _GROWS] * behind[:, None]).sum(axis=1)
-    load[:, _GROWS] *= 1 - behind[:, None]
-    roots = np.where(_HOLDS_UP, sureness(claims.before) * claims.weights, 0.0)
-    roots[:, _STRAGGLER] *= 1 - np.where(_SPECIFIC, roots, 0.0).max(axis=1)
-    roots[:, INDEX["queueing"]] *= 1 - np.where(_FAULT, roots, 0.0).max(axis=1)
+    behind = np.where(claims.grown, 0.0, _held_up(claims.before, claims.weights, of.holds_up))
+    inherited = (load[:, of.grows] * behind[:, None]).sum(axis=1)
+    load[:, of.grows] *= 1 - behind[:, None]
+    roots = np.where(of.holds_up, sureness(claims.before) * claims.weights, 0.0)
+    roots[:, of.straggler] *= 1 - np.where(of.specific, roots, 0.0).max(axis=1)
+    roots[:, of.queueing] *= 1 - np.where(of.fault, roots, 0.0).max(axis=1)
     whole = roots.sum(axis=1)
     roots *= np.divide(inherited, whole, out=np.zeros(len(whole)), where=whole > 0)[:, None]
-    faults = np.where(_FAULT, sure * claims.weights, 0.0).max(axis=1)
-    sure[:, _LOAD] *= np.where(claims.grown, 1.0, 1 - faults)[:, None]
+    faults = np.where(of.fault, sure * claims.weights, 0.0).max(axis=1)
+    sure[:, of.load] *= np.where(claims.grown, 1.0, 1 - faults)[:, None]
     # Pauses between steps are seen in the excess itself: where something else is there, they are that.
-    sure[:, INDEX["queueing"]] *= np.where(claims.grown, 1 - faults, 1.0)
+    sure[:, of.queueing] *= np.where(claims.grown, 1 - faults, 1.0)
     rest = np.maximum(excess - load.sum(axis=1) - roots.sum(axis=1), 0.0)
     # Work that is longer by a factor, or time in which nothing went on: that may all be in this one step.
     work = claims.expected_s + load.sum(axis=1) + inherited
     slowed = work[:, None] * claims.lost / np.maximum(1 - claims.lost, 1e-3)
-    bounds = _ROOM * np.where(_SLOWING, slowed, np.maximum(slowed, claims.lost_s))
+    bounds = _ROOM * np.where(of.slowing, slowed, np.maximum(slowed, claims.lost_s))
     most = rest if claims.load_first else excess
     wanted = sure * claims.weights * np.minimum(bounds, most[:, None])
     sums = wanted.sum(axis=1) + (0.0 if claims.load_first else load.sum(axis=1))
@@ -118,9 +181,9 @@ def divide(claims: Claims) -> Array:
     worth = load.sum(axis=1)
     more = np.minimum(left, _STRETCH * worth)
     load *= (1 + np.divide(more, worth, out=np.zeros(len(worth)), where=worth > 0))[:, None]
-    load[:, _PROMPTS] += np.minimum(left - more, claims.spare_s)
+    load[:, of.prompts] += np.minimum(left - more, claims.spare_s)
     shares = load + roots + wanted
-    shares[:, _UNEXPLAINED] += np.maximum(excess - shares.sum(axis=1), 0.0)
+    shares[:, of.unexplained] += np.maximum(excess - shares.sum(axis=1), 0.0)
     # Rounding: the sum is the excess.
     total = shares.sum(axis=1)
     shares *= np.divide(excess, total, out=np.zeros(len(total)), where=total > 0)[:, None]

@@ -35,6 +35,27 @@ def test_requests_beyond_the_room_are_dropped_and_counted(monkeypatch: pytest.Mo
     assert len(world.all) == 1000
 
 
+def test_token_times_that_wait_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "WAITING_TOKENS", 1000)
+    world = World()
+    records = traffic(1000.0, 10.0, tokens=100)
+    world.run(records, 30)
+    told = world.outcomes()
+    assert sum(told.values()) == len(records)
+    assert 0 < told["dropped"] < len(records) - 10, "there is room again when some have been explained"
+
+
+@pytest.mark.parametrize("tokens", [1, 250, 10**9])
+def test_more_than_is_explained_at_once_is_explained_all_the_same(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    whole = hot_world()
+    monkeypatch.setattr(engine, "PASS", tokens)
+    parts = hot_world()
+    parts.check_conserved()
+    assert [each.record.trace_id for each in parts.all] == [each.record.trace_id for each in whole.all]
+    excess_s = [sum([each.excess_s for each in world.all]) for world in (parts, whole)]
+    assert excess_s[0] == pytest.approx(excess_s[1], rel=0.05)
+
+
 def test_details_are_of_the_newest_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "DETAILS", 10)
     world = hot_world()

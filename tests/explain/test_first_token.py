@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpumon.catalogue import CAUSES
 from gpumon.explain.board import CELL_S
 from gpumon.explain.causes import INDEX, is_fault
-from gpumon.explain.first_token import Judged, Waited, judge
+from gpumon.explain.first_token import Judged, Waited, judge, usually
 from gpumon.explain.usual import Load
 
 Array = NDArray[np.float64]
@@ -319,3 +319,34 @@ def test_shares_add_up_to_the_excess_none_is_negative_and_no_more_is_late_than_i
     np.testing.assert_allclose(found.shares_s.sum(axis=1), found.excess_s, rtol=1e-9, atol=1e-12)
     assert (found.shares_s >= 0).all()
     assert (found.excess_s <= (told.wait_s + told.prompt_s) * (1 + 1e-9)).all()
+
+
+# --- the look before it is asked what held ----------------------------------------------------------------------------
+
+
+@given(
+    st.floats(0.0, 2.0),
+    st.floats(0.0, 5.0),
+    st.sampled_from([100.0, PROMPT, 1500.0, 4000.0, 16_000.0, 40_000.0]),
+    st.booleans(),
+    st.sampled_from(FAULTS),
+)
+def test_what_surely_is_not_late_is_not_late_whatever_held(
+    wait_s: float, prompt_s: float, computed: float, grown: bool, fault: str
+) -> None:
+    held = {fault: (0.95, 0.9)}
+    told = waited(wait_s, prompt_s, computed=computed, grown=grown, waiting=held, before={fault: 0.95}, computing=held)
+    look = usually(told.wait_s, told.prompt_s, told.computed, told.step_s, LEARNED)
+    assert look is not None
+    found = judged(told)
+    if not look.may_be_late[0]:
+        assert found.excess_s.tolist() == [0.0]
+        assert found.expected_s.tolist() == look.expected_s.tolist()
+
+
+def test_a_request_as_always_is_surely_not_late() -> None:
+    told = waited()
+    look = usually(told.wait_s, told.prompt_s, told.computed, told.step_s, LEARNED)
+    assert look is not None
+    assert look.may_be_late.tolist() == [False]
+    assert usually(told.wait_s, told.prompt_s, told.computed, told.step_s, Load()) is None

@@ -357,13 +357,26 @@ def test_no_steps_teach_nothing(knowing: Learning) -> None:
 
 def test_of_more_lessons_than_may_wait_the_newest_are_taken_in(knowing: Learning) -> None:
     waits = knowing.usual.queue_s = noted(knowing.usual.queue_s)
-    for number in range(50):
-        runs = [ran(1100.0, wait_s=float(100 * number + each)) for each in range(100)]
+    for number in range(250):
+        runs = [ran(1100.0, wait_s=float(20 * number + each)) for each in range(20)]
         knowing.requests(runs, NONE, 1100.0)
     knowing.settle([], 1100.0 + LATER_S)
     assert 1000 <= len(waits.taught) <= WAITING_MAX
     assert waits.taught[-1].value == pytest.approx(4999.0)
     assert min(each.value for each in waits.taught) >= 4999.0 - WAITING_MAX
+
+
+def test_of_a_thousand_requests_a_second_some_of_each_second_are_learned_from(knowing: Learning) -> None:
+    waits = knowing.usual.queue_s = noted(knowing.usual.queue_s)
+    seconds = range(1100, 1100 + round(LATER_S) + 10)
+    for second in seconds:
+        runs = [ran(float(second), wait_s=second + each / 1000) for each in range(1000)]
+        knowing.requests(runs, NONE, float(second))
+        knowing.settle([], float(second))
+    knowing.settle([], seconds[-1] + LATER_S)
+    taught = np.array([each.value for each in waits.taught])
+    assert sorted({int(value) for value in taught}) == [*seconds]
+    assert np.median(taught % 1.0) == pytest.approx(0.5, abs=0.05), "not the first ones only"
 
 
 def test_a_step_of_detection_with_a_million_tokens_gives_few_lessons(knowing: Learning) -> None:
