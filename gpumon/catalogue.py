@@ -709,7 +709,7 @@ PROCESS_RESIDENT = _gauge(
 PROCESS_NUMA_RESIDENT = _gauge(
     "process_numa_resident",
     Unit.BYTES,
-    (*WORKLOAD, "node"),
+    (*WORKLOAD, "numa_node"),
     "Resident host memory per NUMA node, estimated from about 1,024 sampled pages.",
     origin="move_pages(2) in query mode, /proc/<pid>/maps",
     budget=_P * 8,
@@ -782,7 +782,7 @@ HOST_PRESSURE = _counter(
 HOST_NUMA_PAGES = _counter(
     "host_numa_pages",
     Unit.NONE,
-    ("node", "event"),
+    ("numa_node", "event"),
     "Page allocations by NUMA outcome.",
     origin="/sys/devices/system/node/node<N>/numastat",
     budget=NODES,
@@ -791,7 +791,7 @@ HOST_NUMA_PAGES = _counter(
 HOST_MEMORY = _gauge(
     "host_memory",
     Unit.BYTES,
-    ("node", "state"),
+    ("numa_node", "state"),
     "Memory per NUMA node. The states add up to the node's memory.",
     origin="/sys/devices/system/node/node<N>/meminfo",
     budget=NODES,
