@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import resource
+import shutil
 import signal
 import socket
 import tempfile
@@ -53,6 +54,7 @@ log = logging.getLogger(__name__)
 
 SELF_S = 5.0
 OPEN_FILES = 16_384
+_DEMO_TENANTS = 8
 OPEN_PATHS = ("/-/healthy", "/-/ready")
 """Answered without credentials: probes have none."""
 GPU_SOURCES = ("gpu_fast", "gpu_slow", "gpu_inventory")
@@ -455,11 +457,12 @@ def run(
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     clock = SystemClock()
     machine = simulated_machine(clock, scenario) if scenario is not None else real_machine(config)
-    if scenario is not None and "folder" not in config.state.model_fields_set:
-        # Nothing where the real one keeps it, and nothing of an earlier demo.
-        folder = Path(tempfile.mkdtemp(prefix="gpumon-demo-"))
-        config = _with_folder(folder, config)
-        reload = partial(_reload_with_folder, folder, reload) if reload is not None else None
+    folder = None  # of a demo: nothing where the real one keeps it, nothing of an earlier demo, and gone at the end
+    if scenario is not None:
+        if "folder" not in config.state.model_fields_set:
+            folder = Path(tempfile.mkdtemp(prefix="gpumon-demo-"))
+        config = _for_demo(folder, config)
+        reload = partial(_reload_for_demo, folder, reload) if reload is not None else None
     _raise_open_files()
     asked_to_end = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):  # until the event loop takes them over
@@ -488,16 +491,24 @@ def run(
         serve(app.asgi, listener, asked_to_end.is_set, partial(_quietly_reload, app), app.beside, tls)
     finally:
         app.stop()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         log.info("gpumon=stopped")
     return 0
 
 
-def _with_folder(folder: Path, config: Config) -> Config:
-    return config.model_copy(update={"state": StateConfig(folder=folder)})
+def _for_demo(folder: Path | None, config: Config) -> Config:
+    """What a demo shows without being asked: its tenants; and where it keeps its state."""
+    changes: dict[str, object] = {}
+    if folder is not None:
+        changes["state"] = StateConfig(folder=folder)
+    if "max_tenants" not in config.requests.model_fields_set:
+        changes["requests"] = config.requests.model_copy(update={"max_tenants": _DEMO_TENANTS})
+    return config.model_copy(update=changes)
 
 
-def _reload_with_folder(folder: Path, reload: Callable[[], Config]) -> Config:
-    return _with_folder(folder, reload())
+def _reload_for_demo(folder: Path | None, reload: Callable[[], Config]) -> Config:
+    return _for_demo(folder, reload())
 
 
 def _shown(host: str, port: int) -> str:

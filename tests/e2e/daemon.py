@@ -52,14 +52,18 @@ class Daemon:
         host: str = "h200",
         env: Mapping[str, str] | None = None,
         options: Mapping[str, str] | None = None,
+        own_state: bool = True,
         await_start: bool = True,
     ) -> None:
-        """folder: for its log. env: instead of this process's. options: more variables, such as FAST."""
+        """folder: for its log. env: instead of this process's. options: more variables, such as FAST. own_state: else
+        its state is where gpumon itself puts it."""
         self.log_path = folder / "gpumon.log"
         roots = fixture_folder(host)
         flags = [f"--{name}={roots / below}" for name, below in _ROOTS] if command != "demo" else []
         base = {name: value for name, value in (env or os.environ).items() if not name.startswith("GPUMON_")}
         base |= {"PYTHONPATH": str(ROOT), **ALONE, "GPUMON_STATE__FOLDER": str(folder / "state"), **(options or {})}
+        if not own_state:
+            del base["GPUMON_STATE__FOLDER"]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "gpumon", command, "--listen", "127.0.0.1:0", *flags, *arguments],

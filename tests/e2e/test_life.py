@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -173,10 +174,23 @@ def test_a_wrong_configuration_stops_the_start_with_status_2(tmp_path: Path) -> 
     assert "cadence.fast_s" in done.stderr
 
 
-def test_the_demo_needs_no_gpu_and_ends_in_order(tmp_path: Path) -> None:
-    with Daemon(tmp_path, command="demo", options=FAST) as demo:
+def test_the_demo_needs_no_gpu_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Daemon(tmp_path, command="demo", options=FAST, own_state=False) as demo:
         demo.await_series("gpumon_gpu_utilization_ratio", 8)
+        named = re.search(r"state=folder path=(\S+)", demo.log)
+        assert named is not None
+        folder = Path(named[1])
+        assert folder.is_dir()
         assert demo.end() == 0
+    assert not folder.exists()
+
+
+def test_the_demo_keeps_its_state_where_it_was_told_to(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    with Daemon(tmp_path, command="demo", options=FAST | {"GPUMON_STATE__FOLDER": str(kept)}) as demo:
+        demo.await_series("gpumon_state_folder_ok")
+        assert demo.end() == 0
+    assert kept.is_dir()
 
 
 def _children(pid: int) -> list[int]:

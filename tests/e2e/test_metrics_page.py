@@ -171,8 +171,7 @@ AFTER_MINUTES = ("gpumon_correlation", "gpumon_correlation_lag_seconds")
 
 def test_the_demo_shows_every_family_it_can(tmp_path_factory: pytest.TempPathFactory) -> None:
     possible = {metric.name for metric in METRICS} - set(NOT_IN_DEMO) - set(SHOWN_ELSEWHERE) - set(AFTER_MINUTES)
-    options = FAST | OTLP | {"GPUMON_CADENCE__NUMA_S": "1", "GPUMON_REQUESTS__MAX_TENANTS": "8"}
-    options |= {"GPUMON_EXPLAIN__DELAY_S": "2"}
+    options = FAST | OTLP | {"GPUMON_CADENCE__NUMA_S": "1", "GPUMON_EXPLAIN__DELAY_S": "2"}
     with Daemon(tmp_path_factory.mktemp("demo"), command="demo", options=options) as demo:
         missing = possible
 
