@@ -14,5 +14,7 @@ def test_a_copy_without_times_keeps_everything_else() -> None:
     record = RequestRecord(**{field.name: f"value of {field.name}" for field in fields(RequestRecord)})  # type: ignore[arg-type]
     copy = without_times(record)
     for field in fields(RequestRecord):
-        expected = f"value of {field.name}" if field.name not in times else None if field.name != "rank_steps" else {}
+        expected: object = (
+            f"value of {field.name}" if field.name not in times else None if field.name != "rank_steps" else {}
+        )
         assert getattr(copy, field.name) == expected, field.name
