@@ -1,7 +1,7 @@
 # make demo    set up, then a simulated node of eight GPUs at http://127.0.0.1:9450/metrics
 # make test    set up, then every test
 # make check   set up, then what CI checks besides the tests
-# make docs    write METRICS, CONFIGURATION, DETECTORS, EXPLAINING and SCENARIOS of docs/ anew
+# make docs    write what is generated anew: pages of docs/ and Grafana's dashboards
 # make bench   set up, then every benchmark: a line of JSON for each claim
 # make clean   remove what these made
 #
@@ -41,6 +41,9 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/gen_docs.py --check
+	$(BIN)/python -m grafana.build --check
+	$(BIN)/python -m grafana.lint
+	promtool check rules deploy/prometheus/rules/*.yaml
 	$(BIN)/shellcheck $(SCRIPTS)
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/yamllint --strict .
@@ -49,6 +52,7 @@ check: $(READY)
 
 docs: $(READY)
 	$(BIN)/python scripts/gen_docs.py
+	$(BIN)/python -m grafana.build
 
 bench: $(READY)
 	@for script in $$(grep -l __main__ benchmarks/*.py); do $(BIN)/python -m "benchmarks.$$(basename "$$script" .py)"; done

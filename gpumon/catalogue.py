@@ -748,6 +748,82 @@ PROCESS_PRESSURE = _counter(
     values=("some", "full"),
 )
 
+# --- pods ---------------------------------------------------------------------------------------------------------
+POD_MAPPING_STATES = ("ok", "waiting", "denied", "unavailable", "timeout", "malformed", "unsupported")
+"""How the kubelet answered; all but the first two are reasons."""
+GPU_POD = _info(
+    "gpu_pod",
+    (*GPU, "namespace", "pod", "container"),
+    "The pod that holds the GPU or MIG instance alone: one series at most, so that any series of it can be joined. None "
+    "for one that several pods hold. container is empty where several of the pod's containers hold it.",
+    origin="kubelet pod-resources List",
+    budget=GPUS + MIGS,
+)
+GPU_PODS = _gauge(
+    "gpu_pods",
+    Unit.NONE,
+    GPU,
+    "Pods that hold the GPU or MIG instance, or a part of it. More than 1: it is shared.",
+    origin="kubelet pod-resources List",
+    budget=GPUS + MIGS,
+)
+GPU_ALLOCATIONS = _gauge(
+    "gpu_allocations",
+    Unit.NONE,
+    (*GPU, "namespace", "pod", "container"),
+    "Device ids of the GPU or MIG instance that the container holds: 1, or its replicas where time-slicing or MPS "
+    "shares it.",
+    origin="kubelet pod-resources List",
+    budget=1024,
+)
+GPU_ALLOCATABLE = _gauge(
+    "gpu_allocatable",
+    Unit.NONE,
+    GPU,
+    "Device ids of the GPU or MIG instance that may be handed out. More than 1: replicas, which share it.",
+    origin="kubelet pod-resources GetAllocatableResources",
+    budget=GPUS + MIGS,
+)
+GPU_CLAIM = _info(
+    "gpu_claim",
+    (*GPU, "namespace", "claim", "driver", "pool", "device"),
+    "A DRA claim of the GPU or MIG instance, and the device's name there.",
+    origin="kubelet pod-resources List, dynamic_resources",
+    budget=512,
+)
+POD_DEVICES_UNKNOWN = _gauge(
+    "pod_devices_unknown",
+    Unit.NONE,
+    (),
+    "GPU device ids that pods hold and that are of no GPU which NVML shows. They are left out.",
+    origin="kubelet pod-resources List",
+    budget=1,
+)
+POD_MAPPING = _gauge(
+    "pod_mapping",
+    Unit.TIMESTAMP,
+    (),
+    "When the kubelet was asked for the listing in use. After 60 s without a newer one nothing is told of pods.",
+    origin="gpumon",
+    budget=1,
+)
+POD_MAPPING_STATE = _gauge(
+    "pod_mapping_state",
+    Unit.NONE,
+    ("state",),
+    "1 for how the kubelet answered the last time.",
+    origin="gpumon",
+    budget=1,
+    values=POD_MAPPING_STATES,
+)
+POD_LABEL = _info(
+    "pod_label",
+    ("namespace", "pod", "key", "value"),
+    "A label of a pod that holds a GPU, of those that kubernetes.labels lists.",
+    origin="Kubernetes API, pods of this node",
+    budget=1024,
+)
+
 # --- host ---------------------------------------------------------------------------------------------------------
 HOST_PAGE_FAULTS = _counter(
     "host_page_faults",
@@ -1180,6 +1256,8 @@ COLLECTIVE_RECORDS_DROPPED = _counter(
 # --- servers, by their own metrics pages ----------------------------------------------------------------------------
 _SERVER = ("server", "model", "endpoint")
 SERVERS = 16
+SERVER_MODELS = 8
+"""Models of one page."""
 SERVER_UP = _gauge(
     "server_up",
     Unit.NONE,
@@ -1194,7 +1272,7 @@ SERVER_RUNNING = _gauge(
     _SERVER,
     "Requests in the running batch.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_WAITING = _gauge(
     "server_requests_waiting",
@@ -1202,7 +1280,7 @@ SERVER_WAITING = _gauge(
     _SERVER,
     "Requests that wait to be scheduled.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_KV_USAGE = _gauge(
     "server_kv_cache_usage",
@@ -1210,7 +1288,7 @@ SERVER_KV_USAGE = _gauge(
     _SERVER,
     "Share of the KV cache's blocks in use.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_KV_CAPACITY = _gauge(
     "server_kv_cache_capacity_tokens",
@@ -1218,7 +1296,7 @@ SERVER_KV_CAPACITY = _gauge(
     _SERVER,
     "Tokens that the KV cache can hold.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_KV_LIVE = _gauge(
     "server_kv_cache_live_tokens",
@@ -1226,7 +1304,7 @@ SERVER_KV_LIVE = _gauge(
     _SERVER,
     "Tokens of running requests that the KV cache holds, where the server tells.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_PREEMPTIONS = _counter(
     "server_preemptions",
@@ -1234,7 +1312,7 @@ SERVER_PREEMPTIONS = _counter(
     _SERVER,
     "Requests thrown out of the running batch for lack of KV cache, to be computed again.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_PREFIX_HITS = _counter(
     "server_prefix_cache_hit_tokens",
@@ -1242,7 +1320,7 @@ SERVER_PREFIX_HITS = _counter(
     _SERVER,
     "Prompt tokens found in the prefix cache.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_PREFIX_QUERIES = _counter(
     "server_prefix_cache_query_tokens",
@@ -1250,7 +1328,7 @@ SERVER_PREFIX_QUERIES = _counter(
     _SERVER,
     "Prompt tokens looked up in the prefix cache.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_TOKENS = _counter(
     "server_tokens",
@@ -1258,7 +1336,7 @@ SERVER_TOKENS = _counter(
     (*_SERVER, "kind"),
     "Tokens processed, by the server's own count.",
     origin="the server's metrics page",
-    budget=SERVERS * 8,
+    budget=SERVERS * SERVER_MODELS * 2,
     values=("prompt", "generation"),
 )
 SERVER_GRAPH_PASSES = _counter(
@@ -1267,7 +1345,7 @@ SERVER_GRAPH_PASSES = _counter(
     (*_SERVER, "mode"),
     "Decode passes inside a CUDA graph, and those that fell back to eager execution.",
     origin="the server's metrics page",
-    budget=SERVERS * 8,
+    budget=SERVERS * SERVER_MODELS * 2,
     values=("graph", "eager"),
 )
 SERVER_EXPERT_BALANCE = _gauge(
@@ -1276,7 +1354,7 @@ SERVER_EXPERT_BALANCE = _gauge(
     _SERVER,
     "Mean over maximum of the tokens per expert-parallel rank: 1 is even, 0.5 means the hottest has twice the mean.",
     origin="the server's metrics page",
-    budget=SERVERS * 4,
+    budget=SERVERS * SERVER_MODELS,
 )
 SERVER_ALLOCATOR = _gauge(
     "server_allocator",
@@ -1284,7 +1362,7 @@ SERVER_ALLOCATOR = _gauge(
     (*_SERVER, "state"),
     "Device memory that the framework's allocator reserved, and what of it is allocated to tensors.",
     origin="the server's metrics page",
-    budget=SERVERS * 8,
+    budget=SERVERS * SERVER_MODELS * 2,
     values=("reserved", "allocated"),
 )
 
@@ -1639,6 +1717,7 @@ _FIRST_OF_GROUP = {
     "faults": GPU_XID_ERRORS,
     "MIG": MIG_INFO,
     "processes": PROCESS_GPU_MEMORY,
+    "pods": GPU_POD,
     "host": HOST_PAGE_FAULTS,
     "requests": REQUEST_DURATION,
     "token traces in": OTLP_REQUESTS,
@@ -1665,6 +1744,7 @@ WITHOUT_HISTORY: frozenset[Metric] = frozenset(
         GPU_TEMPERATURE_MARGIN_LIMIT,
         GPU_XID_ERRORS,
         GPU_XID_LAST,
+        *GROUPS["pods"],
         *GROUPS["token traces in"],
         *GROUPS["incidents"],
         *GROUPS["explanation"],

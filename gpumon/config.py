@@ -34,6 +34,7 @@ FLAGS = {
 ENVIRONMENT_PREFIX = "GPUMON_"
 COMM_BYTES = 15
 """What the kernel keeps of a command name."""
+_LABEL_KEY = re.compile(r"(?:[a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,252})")
 
 
@@ -124,11 +125,18 @@ class _Expect(NamedTuple):
     words: str
 
 
+def _check_label_key(text: str) -> str:
+    if not _LABEL_KEY.fullmatch(text):
+        raise ValueError(f"{shown(text)} is not the key of a label")
+    return text
+
+
 _Listen = Annotated[str, AfterValidator(_check_listen), _Expect("HOST:PORT, [IPV6]:PORT or :PORT")]
 _Path = Annotated[
     Path, Field(strict=False), BeforeValidator(_check_not_empty), AfterValidator(_check_path), _Expect("a path")
 ]
 _Server = Annotated[str, AfterValidator(_check_server)]
+_LabelKey = Annotated[str, AfterValidator(_check_label_key)]
 _Servers = Annotated[
     tuple[_Server, ...],
     Field(strict=False, max_length=64),
@@ -299,11 +307,53 @@ class NumaConfig(_Section):
     )
 
 
+class KubernetesConfig(_Section):
+    """Which pods hold the GPUs, and the names of pods and containers. Needs hostPID in a pod, and uid 0 or root's
+    rights for the kubelet's socket."""
+
+    pod_resources: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        description="The kubelet's pod-resources socket; in a container mount its folder. The default is used only "
+        "where that folder is there at start. null: the kubelet is not asked.",
+    )
+    log_folder: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=Path("/var/log"),
+        description="Folder with the kubelet's `pods` and `containers`, whose names tell which uid and which id is "
+        "whose; nothing in them is opened. The default is used only where one of them is there at start. null: not "
+        "listed.",
+    )
+    every_s: float = Field(
+        default=10.0,
+        ge=2,
+        le=300,
+        description="How often the kubelet is asked. It is asked sooner, at most every 2 s, when a process on a GPU is "
+        "newer than what it last told.",
+    )
+    api: bool = Field(
+        default=False,
+        description="Watch this node's pods at the API server, with the pod's service account, for their names and "
+        "`labels`. Needs `get`, `list` and `watch` of pods, and NODE_NAME in the environment.",
+    )
+    labels: Annotated[
+        tuple[_LabelKey, ...], Field(strict=False, max_length=32), _Expect("a list of at most 32 keys")
+    ] = Field(
+        default=(),
+        description="Keys of the pod labels that become `gpumon_pod_label_info`, for pods that hold a GPU. Needs "
+        "`api`.",
+    )
+
+    @model_validator(mode="after")
+    def _labels_need_the_api(self) -> Self:
+        if self.labels and not self.api:
+            raise ValueError("labels need api: true")
+        return self
+
+
 class StoreConfig(_Section):
     """Memory for samples."""
 
     max_series: int = Field(
-        default=20_000, ge=100, le=1_000_000, description="Most series held; more are dropped and counted."
+        default=50_000, ge=100, le=1_000_000, description="Most series held; more are dropped and counted."
     )
     history_points: int = Field(default=240, ge=2, le=10_000, description="Newest values kept of each series.")
 
@@ -511,6 +561,7 @@ class Config(_Section):
     cadence: CadenceConfig = CadenceConfig()
     processes: ProcessesConfig = ProcessesConfig()
     numa: NumaConfig = NumaConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
     store: StoreConfig = StoreConfig()
     otlp: OtlpConfig = OtlpConfig()
     requests: RequestsConfig = RequestsConfig()

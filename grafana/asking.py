@@ -46,6 +46,7 @@ def fill(expr: str, span: Span, least_step_s: int = 0) -> str:
     builtin = {
         "__rate_interval": f"{max(step + span.scrape_s, 4 * span.scrape_s)}s",
         "__interval": f"{step}s",
+        "__range_s": f"{max(1, round(span.end_s - span.begin_s))}",  # before the name that it begins with
         "__range": f"{max(1, round(span.end_s - span.begin_s))}s",
     }
     for name, value in builtin.items():

@@ -13,6 +13,7 @@ from matplotlib import colormaps, dates
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from grafana.asking import Asker, QueryError, Series
 
@@ -196,7 +197,7 @@ def _heatmap(axes: Axes, panel: dict[str, Any], answers: Sequence[list[Series]])
     unit = panel["options"].get("cellValues", {}).get("unit", "short")
     bar = axes.figure.colorbar(mesh, ax=axes, pad=0.01, format=lambda value, _: figure_text(value, unit))
     bar.ax.tick_params(labelsize=5.5)
-    bar.ax.yaxis.set_minor_formatter(lambda value, _: "")
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _states(axes: Axes, panel: dict[str, Any], answers: Sequence[list[Series]]) -> None:

@@ -6,6 +6,7 @@ A board of ``grafana/boards/`` makes a ``Board``, adds rows and panels, and retu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from grafana_foundation_sdk.builders import dashboard
@@ -15,7 +16,7 @@ from grafana_foundation_sdk.models import dashboard as model
 
 from gpumon import catalogue
 from grafana.panels import DATASOURCE
-from grafana.queries import TARGET, select
+from grafana.queries import TARGET, Query, select
 
 WIDTH = 24
 TAG = "gpumon"
@@ -30,15 +31,27 @@ _LABELS = {
     "server": ("Server", f"label_values({catalogue.REQUESTS.name}{{{','.join(TARGET)}}}, server)"),
 }
 VARIABLES = tuple(_LABELS)
+INCIDENTS = Query(
+    f"max by (cluster, node, kind, gpu) ({select(catalogue.INCIDENT_ACTIVE, without=('gpu',))} > 0)", "{{node}} {{gpu}}"
+)
+"""What is open on the chosen nodes, and what is said of it beside its kind."""
 
 
 class Board:
     """One dashboard under construction. Panels go left to right, and below when a row is full."""
 
     def __init__(
-        self, uid: str, title: str, description: str, *, variables: Sequence[str], since: str = "now-1h"
+        self,
+        uid: str,
+        title: str,
+        description: str,
+        *,
+        variables: Sequence[str],
+        since: str = "now-1h",
+        incidents: Query = INCIDENTS,
     ) -> None:
-        """``uid`` is stable: links and alerts name it. ``variables`` of ``VARIABLES``, in that order."""
+        """``uid`` is stable: links and alerts name it. ``variables`` of ``VARIABLES``, in that order. ``incidents``:
+        what is marked in all graphs; of many nodes it has to come from a recording rule."""
         self.uid = uid
         self._ids = 0
         self._x = self._y = self._row_height = 0
@@ -62,7 +75,7 @@ class Board:
                 .include_vars(True)
                 .keep_time(True)
             )
-            .annotation(_incidents())
+            .annotation(_incidents(incidents))
         )
         self._made.with_variable(
             dashboard.DatasourceVariable("datasource")
@@ -140,18 +153,17 @@ def _variable(name: str) -> dashboard.QueryVariable:
     )
 
 
-def _incidents() -> dashboard.AnnotationQuery:
+def _incidents(opened: Query) -> dashboard.AnnotationQuery:
     """Incidents as marks: every moment at which one was open, joined by Grafana to regions."""
-    opened = f"max by (cluster, node, kind, gpu) ({select(catalogue.INCIDENT_ACTIVE, without=('gpu',))} == 1)"
     return (
         dashboard.AnnotationQuery()
         .name("Incidents")
         .datasource(DATASOURCE)
         .enable(True)
         .icon_color("red")
-        .expr(opened)
+        .expr(opened.expr)
         .step("15s")
         .title_format("{{kind}}")
-        .text_format("{{node}} {{gpu}}")
-        .tag_keys("kind,node,gpu")
+        .text_format(opened.legend)
+        .tag_keys(",".join(["kind", *re.findall(r"\w+", opened.legend)]))
     )

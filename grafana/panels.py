@@ -6,6 +6,7 @@ Every function takes ``title``, ``description``, queries and a Grafana unit id, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -36,6 +37,11 @@ DATASOURCE = common_model.DataSourceRef(type_val="prometheus", uid="${datasource
 NO_DATA = "no data: see What is missing"
 """For graphs of the node dashboard, whose first row says which sources are down and what a GPU does not support."""
 
+_BARE = re.compile(r"gpumon_\w+\{[^}]*\}(\s*[=<>!]=?.*)?$")
+"""A selector, compared or not, that nothing aggregates."""
+
+Panel = Builder[model.Panel]
+"""A panel of any kind, as the functions below make it."""
 Steps = Sequence[tuple[float | None, str]]
 """Thresholds: from which value on which colour; the first from nothing (``None``)."""
 
@@ -106,6 +112,15 @@ def _targets(queries: Sequence[Query]) -> list[prometheus.Dataquery]:
     return made
 
 
+def _legend() -> common.VizLegendOptions:
+    return (
+        common.VizLegendOptions()
+        .show_legend(True)
+        .display_mode(common_model.LegendDisplayMode.LIST)
+        .placement(common_model.LegendPlacement.BOTTOM)
+    )
+
+
 def thresholds(steps: Steps) -> dashboard.ThresholdsConfig:
     """Absolute thresholds."""
     made = [model.Threshold(value=value, color=color) for value, color in steps]
@@ -136,12 +151,7 @@ def graph(
     panel.tooltip(
         common.VizTooltipOptions().mode(common_model.TooltipDisplayMode.MULTI).sort(common_model.SortOrder.DESCENDING)
     )
-    panel.legend(
-        common.VizLegendOptions()
-        .show_legend(True)
-        .display_mode(common_model.LegendDisplayMode.LIST)
-        .placement(common_model.LegendPlacement.BOTTOM)
-    )
+    panel.legend(_legend())
     if stacked:
         panel.stacking(common.StackingConfig().mode(common_model.StackingMode.NORMAL).group("A"))
     if least is not None:
@@ -217,12 +227,14 @@ def states(
     return panel
 
 
-def bucket_heatmap(title: str, description: str, query: Query, *, unit: str, empty: str = NO_DATA) -> heatmap.Panel:
+def bucket_heatmap(
+    title: str, description: str, query: Query, *, unit: str, exemplars: bool = True, empty: str = NO_DATA
+) -> heatmap.Panel:
     """How a classic histogram's observations are spread over time: ``sum by (le) (increase(x_bucket[…]))``.
 
     Grafana takes each bucket from the next (format ``heatmap``), and draws exemplars that open the trace.
     """
-    query = query._replace(heatmap=True, exemplar=True, legend="{{le}}")
+    query = query._replace(heatmap=True, exemplar=exemplars, legend="{{le}}")
     panel = _common(heatmap.Panel(), title, description, [query], "short", empty)
     panel.calculate(False).y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(common_model.AxisPlacement.LEFT))
     panel.rows_frame(heatmap.RowsHeatmapOptions().layout(common_model.HeatmapCellLayout.AUTO))
@@ -277,26 +289,40 @@ def scatter(
     unit: str,
     labels: tuple[str, str],
     most: float | None = None,
+    by: Sequence[str] = ("node", "gpu"),
     empty: str = NO_DATA,
 ) -> xychart.Panel:
-    """Points of one query (x) against another (y), both in one unit; ``labels`` of the two axes.
+    """Points of one query (x) against another (y), both in one unit, a colour for each combination of ``by``.
 
-    The queries are asked as tables and merged on time and labels, so that they must have the same labels.
+    ``labels`` are of the two axes. The queries are asked as tables, merged on time and labels, so that they must have
+    the same labels, and divided again. Grafana's mapping is ``auto``, which takes x and y from each of the frames; a
+    ``manual`` one is of one frame, and without a matcher of a frame shows nothing.
     """
     asked = [query._replace(table=True) for query in (x, y)]
     panel = _common(xychart.Panel(), title, description, asked, unit, empty)
+    values_of = ("Value #A", "Value #B")
+    renamed = dict(zip(values_of, labels, strict=True))
+    naming = {"asLabels": False, "append": False, "withNames": True, "separator1": " ", "separator2": " "}
     panel.transformations(
         [
             model.DataTransformerConfig(id_val="merge", options={}),
+            model.DataTransformerConfig(id_val="organize", options={"renameByName": renamed}),
             model.DataTransformerConfig(
-                id_val="organize", options={"renameByName": {"Value #A": labels[0], "Value #B": labels[1]}}
+                id_val="partitionByValues", options={"fields": list(by), "keepFields": False, "naming": naming}
             ),
         ]
     )
-    panel.mapping(xychart_model.SeriesMapping.MANUAL).show(xychart_model.XYShowMode.POINTS).min(0)
+    panel.mapping(xychart_model.SeriesMapping.AUTO).show(xychart_model.XYShowMode.POINTS).min(0)
+    panel.point_size(xychart.XychartFieldConfigPointSize().fixed(4)).fill_opacity(50)
+    panel.legend(_legend())
+    panel.tooltip(
+        common.VizTooltipOptions().mode(common_model.TooltipDisplayMode.SINGLE).sort(common_model.SortOrder.NONE)
+    )
     if most is not None:
         panel.max(most)
-    by_name = [xychart_model.MatcherConfig(id_val="byName", options=label) for label in labels]
+    for label in labels:  # the names of the divided frames' fields end with it
+        panel.override_by_regexp(f"/{label}$/", [model.DynamicConfigValue(id_val="custom.axisLabel", value=label)])
+    by_name = [xychart_model.MatcherConfig(id_val="byName", options=value) for value in values_of]
     series = xychart_model.XYSeriesConfig(
         x=xychart_model.XychartXYSeriesConfigX(matcher=by_name[0]),
         y=xychart_model.XychartXYSeriesConfigY(matcher=by_name[1]),
@@ -313,20 +339,30 @@ def rows(
     order: Sequence[str],
     units: Mapping[str, str] | None = None,
     sort_by: str = "",
+    ranked_by: str = "",
     empty: str = "nothing",
 ) -> table.Panel:
     """A table: instant queries merged on their labels.
 
     ``order`` names the columns to show, left to right, by label or ``Value #A``; ``rename`` gives them their headings;
-    ``units`` is by heading. Columns that are not named are hidden.
+    ``units`` is by heading. Columns that are not named are hidden. ``sort_by`` is a heading; ``ranked_by`` is a label
+    or ``Value #A``, which need not be shown: the largest first. Rows are merged where all labels are the same, the
+    metric's name among them: queries must have taken it off.
     """
+    if len(queries) > 1 and any(_BARE.match(query.expr) for query in queries):
+        raise ValueError(f"{title}: a bare selector keeps its __name__, by which its rows do not merge with others")
     asked = [query._replace(instant=True, table=True) for query in queries]
     panel = _common(table.Panel(), title, description, asked, unit, empty)
     names = list(order) if len(asked) > 1 else ["Value" if name == "Value #A" else name for name in order]
     renamed = {("Value" if len(asked) == 1 and old == "Value #A" else old): new for old, new in rename.items()}
+    ranking = []
+    if ranked_by:
+        field = "Value" if len(asked) == 1 and ranked_by == "Value #A" else ranked_by
+        ranking.append({"field": field, "desc": True})
     panel.transformations(
         [
             model.DataTransformerConfig(id_val="merge", options={}),
+            *(model.DataTransformerConfig(id_val="sortBy", options={"sort": [each]}) for each in ranking),
             model.DataTransformerConfig(id_val="filterFieldsByName", options={"include": {"names": names}}),
             model.DataTransformerConfig(
                 id_val="organize",

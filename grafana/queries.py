@@ -14,6 +14,8 @@ from gpumon.model import Kind, Metric
 
 TARGET = ('cluster=~"$cluster"', 'node=~"$node"')
 """Matchers of the scrape target's labels."""
+JOB = 'job=~".*gpumon.*"'
+"""Matcher of gpumon's own targets, for Prometheus' metrics about them: in Kubernetes jobs are ``NAMESPACE/NAME``."""
 _VARIABLES = ("gpu", "model", "server")
 _WINDOW = "$__rate_interval"
 NOT_SUPPORTED = -1
@@ -31,6 +33,11 @@ class Query(NamedTuple):
     heatmap: bool = False
     """Of a classic histogram by ``le``: Grafana takes neighbouring buckets from each other. Never for a quantile."""
     exemplar: bool = False
+
+
+def where(label: str, *values: str) -> str:
+    """A matcher: the label has the value, or one of them. It has no quotes to escape where it is part of a text."""
+    return f'{label}="{values[0]}"' if len(values) == 1 else f'{label}=~"{"|".join(values)}"'
 
 
 def select(metric: Metric, *matchers: str, suffix: str = "", without: tuple[str, ...] = ()) -> str:
@@ -80,3 +87,17 @@ def or_why(expr: str, field: str, source: str, *, by: tuple[str, ...] = ("cluste
         f"({expr}) or (max by ({labels}) ({supported} == 0) - {-NOT_SUPPORTED})"
         f" or (max by (cluster, node) ({up} == 0) - {-SOURCE_DOWN})"
     )
+
+
+def named(expr: str, **labels: str) -> str:
+    """The series with these labels besides their own."""
+    for name, value in labels.items():
+        expr = f'label_replace({expr}, "{name}", "{value}", "", "")'
+    return expr
+
+
+def copied(expr: str, label: str, *copies: str) -> str:
+    """The series with copies of a label under other names, for columns that show other texts for it."""
+    for copy in copies:
+        expr = f'label_replace({expr}, "{copy}", "$1", "{label}", "(.*)")'
+    return expr

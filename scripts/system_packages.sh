@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need from the system and is missing: a Python that can make a virtual environment, a C
-# compiler for the fake NVML library, and Prometheus, which brings promtool. As root on Debian; else says what to do.
+# compiler for the fake NVML library, Prometheus, which brings promtool, and Alertmanager, which brings amtool. As root
+# on Debian; else says what to do.
 set -euo pipefail
 
 have_python() {
@@ -17,6 +18,9 @@ missing=()
 have_python || missing+=(python3 python3-venv)
 command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
+# Debian's name for it, then its own.
+{ command -v prometheus-alertmanager || command -v alertmanager; } >/dev/null && command -v amtool >/dev/null ||
+  missing+=(prometheus-alertmanager)
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

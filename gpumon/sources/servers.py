@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qs, urlsplit
 
-from gpumon.catalogue import SERVER_UP
+from gpumon.catalogue import SERVER_MODELS, SERVER_UP
 from gpumon.host.http import Http, HttpError
 from gpumon.model import Item, Miss, Reason, Rejection, Sample, Unit
 from gpumon.sources.gpu_state import CarryCounter
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 PAGE_BYTES = 8 << 20
 """Largest page; one of 16 engines has 1 MB."""
 TIMEOUTS = 4
-MODELS = 4
-"""Models of one target, those named first on the page: the catalogue's budget."""
+MODELS = SERVER_MODELS
+"""Of one target, those named first on the page."""
 PARTS = 256
 """Parts of a counter remembered; of those past it that are no longer told only the sum is."""
 UNKNOWN = "unknown"

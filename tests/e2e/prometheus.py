@@ -7,9 +7,10 @@ import re
 import shutil
 import signal
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -28,23 +29,38 @@ class Job(NamedTuple):
     """Value of the page's parameter ``names``."""
 
 
+class RefusedError(AssertionError):
+    """What Prometheus says of a request that it does not answer."""
+
+
 class Prometheus:
     """Scrapes the jobs from now on and answers PromQL. Ends with ``with``."""
 
-    def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        jobs: Sequence[Job] = (),
+        *,
+        config: Mapping[str, object] | None = None,
+        flags: Sequence[str] = (),
+    ) -> None:
+        """config: the whole configuration, instead of one with these jobs. flags: more of them."""
         binary = shutil.which("prometheus")
         assert binary is not None, "prometheus is missing: install Debian's package prometheus, or any 2.40 or newer"
         folder.mkdir(parents=True, exist_ok=True)
         self._log_path = folder / "prometheus.log"
-        config = folder / "prometheus.yml"
-        config.write_text(json.dumps({"scrape_configs": [_scrape_config(job) for job in jobs]}))  # JSON is YAML
+        config_path = folder / "prometheus.yml"
+        config_path.write_text(
+            json.dumps(config or {"scrape_configs": [_scrape_config(job) for job in jobs]})
+        )  # is YAML
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [
                     binary,
-                    f"--config.file={config}",
+                    f"--config.file={config_path}",
                     f"--storage.tsdb.path={folder / 'tsdb'}",
                     "--web.listen-address=127.0.0.1:0",
+                    *flags,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -70,16 +86,28 @@ class Prometheus:
             self._process.kill()
             self._process.wait()
 
-    def query(self, promql: str) -> list[tuple[dict[str, str], float]]:
-        """The instant vector now: labels (without the name) and values."""
-        query = urllib.parse.urlencode({"query": promql})
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/query?{query}", timeout=30) as answer:
-            body: dict[str, Any] = json.load(answer)
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def ask(self, path: str, **parameters: str | float) -> Any:
+        """The data of an answer of the API; ``path`` is what follows /api/v1/. A refusal is a failure."""
+        url = f"http://127.0.0.1:{self._port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                body: dict[str, Any] = json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise RefusedError(f"{path} {parameters}: {error.read().decode(errors='replace')}") from error
         assert body["status"] == "success", body
         assert not body.get("warnings"), body["warnings"]
+        return body["data"]
+
+    def query(self, promql: str) -> list[tuple[dict[str, str], float]]:
+        """The instant vector now: labels (without the name) and values."""
         return [
             ({name: value for name, value in row["metric"].items() if name != "__name__"}, float(row["value"][1]))
-            for row in body["data"]["result"]
+            for row in self.ask("query", query=promql)["result"]
         ]
 
     def by(self, label: str, promql: str) -> dict[str, float]:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 from tests.e2e.page import Page
 from tests.e2e.prometheus import Job, Prometheus
@@ -39,27 +33,12 @@ class ExemplarPrometheus(Prometheus):
     """A Prometheus with its storage for exemplars switched on."""
 
     def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
-        real = shutil.which("prometheus")
-        assert real is not None, "prometheus is missing: install Debian's package prometheus, or any 2.40 or newer"
-        programs = folder / "bin"
-        programs.mkdir(parents=True)
-        wrapper = programs / "prometheus"
-        wrapper.write_text(f'#!/bin/sh\nexec "{real}" --enable-feature=exemplar-storage "$@"\n')
-        wrapper.chmod(0o755)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PATH", str(programs), prepend=":")
-            super().__init__(folder, jobs)
+        super().__init__(folder, jobs, flags=["--enable-feature=exemplar-storage"])
 
     def exemplars(self, promql: str) -> list[Exemplar]:
         """Those of the last ten minutes."""
         now_s = time.time()
-        query = urllib.parse.urlencode({"query": promql, "start": now_s - 600, "end": now_s + 60})
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self._port}/api/v1/query_exemplars?{query}", timeout=30
-        ) as answer:
-            body = json.load(answer)
-        assert body["status"] == "success", body
-        return list(_read(body["data"]))
+        return list(_read(self.ask("query_exemplars", query=promql, start=now_s - 600, end=now_s + 60)))
 
 
 def _read(data: list[dict[str, list[dict[str, object]]]]) -> Iterator[Exemplar]:
