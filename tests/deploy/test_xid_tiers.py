@@ -78,7 +78,7 @@ def test_the_runbook_has_a_row_for_each_xid_of_its_tier(severity: Severity) -> N
 
 
 def test_every_recovery_action_is_named_where_one_is_asked_for() -> None:
-    rows = re.findall(r"^\| (\d+) \|", SECTIONS["GpuRecoveryActionNeeded"], re.MULTILINE)
+    rows = re.findall(r"^ *\| (\d+) \|", SECTIONS["GpuRecoveryActionNeeded"], re.MULTILINE)
     assert {int(row) for row in rows} == RECOVERY.keys()
     described = re.findall(r"(?<=[:,] )(\d) ", ALERTS["GpuRecoveryActionNeeded"]["annotations"]["description"])
     assert {int(number) for number in described} == RECOVERY.keys()
