@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
 
 mpl.use("agg")
 from matplotlib import pyplot as plt
@@ -44,7 +47,11 @@ def picture(dashboard: dict[str, Any], asker: Asker, path: Path) -> None:
             continue
         box = ((x + 0.12) / 24, 1 - (top + h - 0.12) / total, (width - 0.24) / 24, (h - 0.24) / total)
         draw(figure, box, panel, asker)
-    figure.savefig(path)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("P", palette=Image.Palette.ADAPTIVE, colors=128).save(
+        path
+    )
     plt.close(figure)
 
 

@@ -18,6 +18,7 @@ from matplotlib.ticker import NullFormatter
 from grafana.asking import Asker, QueryError, Series
 
 Box = tuple[float, float, float, float]
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _LABEL = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _COLORS = [colormaps["tab20"](index) for index in range(20)]
 _NAMED = {"text": "#24292e", "transparent": "#e8eaed", "green": "#37872d", "orange": "#ff780a", "red": "#c4162a"}
@@ -91,7 +92,11 @@ def _at(unix_s: float) -> float:
 
 
 def _say(axes: Axes, words: str, color: str = "#24292e") -> None:
-    axes.text(0.02, 0.8, words[:900], fontsize=7, color=color, va="top", wrap=True, transform=axes.transAxes)
+    """Text, which may be markdown: of a link its words. A dollar sign is Grafana's, and begins no formula."""
+    plain = _LINK.sub(r"\1", words)[:900]
+    axes.text(
+        0.02, 0.8, plain, fontsize=7, color=color, va="top", wrap=True, transform=axes.transAxes, parse_math=False
+    )
 
 
 def _unit(panel: dict[str, Any]) -> str:
@@ -270,28 +275,47 @@ def _number(axes: Axes, panel: dict[str, Any], answers: Sequence[list[Series]]) 
 def _table(axes: Axes, panel: dict[str, Any], answers: Sequence[list[Series]]) -> None:
     order = [each for each in panel["transformations"] if each["id"] == "organize"][-1]["options"]
     names = sorted(order["indexByName"], key=lambda name: int(order["indexByName"][name]))
-    merged: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+    heading = {name: str(order["renameByName"].get(name, name)) for name in names}
+    merged: dict[tuple[tuple[str, str], ...], dict[str, str | float]] = {}
     for target, answer in zip(panel["targets"], answers, strict=True):
         column = f"Value #{target['refId']}" if len(answers) > 1 else "Value"
-        heading = order["renameByName"].get(column, column)
-        unit = str(_override(panel, heading, "unit") or _unit(panel))
         for series in answer:
             labels = {key: value for key, value in series.labels.items() if key != "__name__"}
-            row = merged.setdefault(tuple(sorted(labels.items())), dict(labels))
-            row[column] = figure_text(series.points[-1][1], unit)
-    cells = [[order["renameByName"].get(name, name) for name in names]]
-    cells += [[row.get(name, "")[:40] for name in names] for row in list(merged.values())[:14]]
+            merged.setdefault(tuple(sorted(labels.items())), dict(labels))[column] = series.points[-1][1]
+    rows = list(merged.values())
+    sorts = [each["options"]["sort"][0] for each in panel["transformations"] if each["id"] == "sortBy"]
+    for sort in sorts + list(panel["options"].get("sortBy") or []):
+        wanted = sort.get("displayName") or sort["field"]
+        by = next((name for name in names if wanted in (name, heading[name])), names[0])
+        rows.sort(
+            key=lambda row: (isinstance(row.get(by), str), row.get(by, -math.inf)), reverse=bool(sort.get("desc"))
+        )
+    cells = [[heading[name] for name in names]]
+    cells += [[_cell(panel, heading[name], row.get(name, "")) for name in names] for row in rows[:14]]
     for line, texts in enumerate(cells):
         for place, text in enumerate(texts):
             axes.text(
                 0.01 + place / len(names),
                 0.88 - line * 0.06,
-                text,
+                text[: 200 // len(names)],
                 fontsize=6,
                 weight="bold" if line == 0 else "normal",
                 va="top",
                 transform=axes.transAxes,
+                parse_math=False,
             )
+
+
+def _cell(panel: dict[str, Any], heading: str, value: str | float) -> str:
+    """A value in its column's unit, or what the column's mappings say instead."""
+    mappings = _override(panel, heading, "mappings")
+    for mapping in mappings if isinstance(mappings, list) else []:
+        told = mapping.get("options", {}).get(f"{value:g}" if isinstance(value, float) else value)
+        if isinstance(told, dict) and told.get("text"):
+            return str(told["text"])
+    return (
+        value if isinstance(value, str) else figure_text(value, str(_override(panel, heading, "unit") or _unit(panel)))
+    )
 
 
 _Drawing = Callable[[Axes, dict[str, Any], Sequence[list[Series]]], None]
