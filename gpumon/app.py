@@ -64,6 +64,7 @@ RESTART_SECTIONS = (
         "http",
         "nvml",
         "host",
+        "kubernetes",
         "store",
         "otlp",
         "requests",

@@ -1596,6 +1596,122 @@ OTLP_EXPORT_FAILURES = _counter(
     "otlp_export_failures", Unit.NONE, (), "Exports of gpumon's own metrics that failed.", origin="gpumon", budget=1
 )
 
+# --- token-timing proxy ---------------------------------------------------------------------------------------------
+PROXY_REQUESTS = _counter(
+    "proxy_requests",
+    Unit.NONE,
+    ("kind", "outcome"),
+    "Requests that have ended. refused: by the proxy itself; error: no answer, a broken one, or a status from 400 on.",
+    origin="gpumon proxy",
+    budget=6,
+    values=("ok", "error", "aborted", "refused"),
+)
+PROXY_OPEN_REQUESTS = _gauge(
+    "proxy_requests_open", Unit.NONE, (), "Requests under way.", origin="gpumon proxy", budget=1
+)
+PROXY_OPEN_STREAMS = _gauge(
+    "proxy_streams_open", Unit.NONE, (), "Answers under way that are event streams.", origin="gpumon proxy", budget=1
+)
+PROXY_CONNECTIONS = _gauge("proxy_connections", Unit.NONE, (), "Open connections.", origin="gpumon proxy", budget=1)
+PROXY_CONNECTIONS_REFUSED = _counter(
+    "proxy_connections_refused",
+    Unit.NONE,
+    (),
+    "Connections refused because there were as many as there may be.",
+    origin="gpumon proxy",
+    budget=1,
+)
+PROXY_CHUNKS = _counter(
+    "proxy_chunks",
+    Unit.NONE,
+    (),
+    "Chunks with output, in answers that are traced. A token each, with most servers.",
+    origin="gpumon proxy",
+    budget=1,
+)
+PROXY_BYTES = _counter(
+    "proxy_transferred",
+    Unit.BYTES,
+    ("direction",),
+    "Bytes of bodies passed on.",
+    origin="gpumon proxy",
+    budget=1,
+    values=("request", "response"),
+)
+PROXY_UPSTREAM_ERRORS = _counter(
+    "proxy_upstream_errors",
+    Unit.NONE,
+    ("reason",),
+    "Times the server behind could not be reached, or its answer did not come to its end.",
+    origin="gpumon proxy",
+    budget=1,
+    values=("connect", "connect_timeout", "closed", "malformed", "timeout"),
+)
+PROXY_MALFORMED_EVENTS = _counter(
+    "proxy_malformed_events",
+    Unit.NONE,
+    (),
+    "Events of streams that were passed on but could not be read.",
+    origin="gpumon proxy",
+    budget=1,
+)
+PROXY_UNREAD_BODIES = _counter(
+    "proxy_unread_bodies",
+    Unit.NONE,
+    (),
+    "Request bodies passed on but too large to be looked at: without parameters and prompt hash.",
+    origin="gpumon proxy",
+    budget=1,
+)
+PROXY_ADDED = _histogram(
+    "proxy_added",
+    Unit.SECONDS,
+    (),
+    "Time from reading a piece of an answer to handing it on, injected delays apart.",
+    origin="gpumon proxy",
+    budget=1,
+    bounds=(1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2),
+)
+PROXY_TRACES = _counter("proxy_traces", Unit.NONE, (), "Traces delivered.", origin="gpumon proxy", budget=1)
+PROXY_TRACES_WAITING = _gauge(
+    "proxy_traces_waiting", Unit.NONE, (), "Traces that wait to be sent.", origin="gpumon proxy", budget=1
+)
+PROXY_TRACES_DROPPED = _counter(
+    "proxy_traces_dropped",
+    Unit.NONE,
+    ("reason",),
+    "Traces that were not delivered.",
+    origin="gpumon proxy",
+    budget=1,
+    values=("queue_full", "refused", "stopped"),
+)
+PROXY_INJECTION_RULES = _gauge(
+    "proxy_injection_rules",
+    Unit.NONE,
+    (),
+    "Rules of latency injection in force: above 0, latencies are not the server's own.",
+    origin="gpumon proxy",
+    budget=1,
+)
+PROXY_INJECTED_DELAYS = _counter(
+    "proxy_injected_delays",
+    Unit.NONE,
+    ("where",),
+    "Delays put in on purpose.",
+    origin="gpumon proxy",
+    budget=1,
+    values=("request", "first", "token"),
+)
+PROXY_INJECTED = _counter(
+    "proxy_injected",
+    Unit.SECONDS,
+    ("where",),
+    "Time put in on purpose.",
+    origin="gpumon proxy",
+    budget=1,
+    values=("request", "first", "token"),
+)
+
 # --- gpumon itself --------------------------------------------------------------------------------------------------
 SOURCE_UP = _gauge(
     "source_up", Unit.NONE, ("source",), "1 if the last pass of the source succeeded.", origin="gpumon", budget=32
@@ -1726,6 +1842,7 @@ _FIRST_OF_GROUP = {
     "incidents": INCIDENT_ACTIVE,
     "explanation": SLOW_TOKEN_SECONDS,
     "forwarding and OTLP out": FORWARD_UP,
+    "token-timing proxy": PROXY_REQUESTS,
     "gpumon itself": SOURCE_UP,
 }
 _STARTS = [METRICS.index(first) for first in _FIRST_OF_GROUP.values()]
@@ -1749,6 +1866,7 @@ WITHOUT_HISTORY: frozenset[Metric] = frozenset(
         *GROUPS["incidents"],
         *GROUPS["explanation"],
         *GROUPS["forwarding and OTLP out"],
+        *GROUPS["token-timing proxy"],
         *GROUPS["gpumon itself"],
     }
 )

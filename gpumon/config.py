@@ -136,7 +136,11 @@ _Path = Annotated[
     Path, Field(strict=False), BeforeValidator(_check_not_empty), AfterValidator(_check_path), _Expect("a path")
 ]
 _Server = Annotated[str, AfterValidator(_check_server)]
-_LabelKey = Annotated[str, AfterValidator(_check_label_key)]
+_LabelKeys = Annotated[
+    tuple[Annotated[str, AfterValidator(_check_label_key)], ...],
+    Field(strict=False, max_length=32),
+    _Expect("a list of at most 32 keys of labels"),
+]
 _Servers = Annotated[
     tuple[_Server, ...],
     Field(strict=False, max_length=64),
@@ -308,8 +312,7 @@ class NumaConfig(_Section):
 
 
 class KubernetesConfig(_Section):
-    """Which pods hold the GPUs, and the names of pods and containers. Needs hostPID in a pod, and uid 0 or root's
-    rights for the kubelet's socket."""
+    """Which pods hold the GPUs, and the names of pods and containers. The kubelet's socket is root's."""
 
     pod_resources: Annotated[_Path | None, _Expect("a path or null")] = Field(
         default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
@@ -334,12 +337,9 @@ class KubernetesConfig(_Section):
         description="Watch this node's pods at the API server, with the pod's service account, for their names and "
         "`labels`. Needs `get`, `list` and `watch` of pods, and NODE_NAME in the environment.",
     )
-    labels: Annotated[
-        tuple[_LabelKey, ...], Field(strict=False, max_length=32), _Expect("a list of at most 32 keys")
-    ] = Field(
+    labels: _LabelKeys = Field(
         default=(),
-        description="Keys of the pod labels that become `gpumon_pod_label_info`, for pods that hold a GPU. Needs "
-        "`api`.",
+        description="Keys of pod labels that become `gpumon_pod_label_info`, for pods that hold a GPU. Needs `api`.",
     )
 
     @model_validator(mode="after")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,11 @@ from gpumon.host.http import Http
 from gpumon.host.http_client import HttpClient
 from gpumon.host.interpreter import module_command
 from gpumon.host.kmsg import DevKmsg, KernelLog
+from gpumon.host.kube_api import KubeApi
+from gpumon.host.log_names import LogFolder, LogNames
 from gpumon.host.move_pages import MovePages
 from gpumon.host.pages import Pages
+from gpumon.host.podresources import PodResources
 
 if TYPE_CHECKING:
     from gpumon.sim.world import World
@@ -30,6 +35,12 @@ class Ports:
     http: Http
     server_urls: tuple[str, ...] = ()
     """Metrics pages of servers that are there besides the configured ones: a simulated node's."""
+    pod_resources: PodResources | None = None
+    """The kubelet of the node; None without one."""
+    log_names: LogNames | None = None
+    """The kubelet's log folders; None without them."""
+    kube_api: KubeApi | None = None
+    """The API server; None where it is not to be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,45 @@ def real_machine(config: Config) -> Machine:
     files = HostFiles(procfs=str(host.procfs), sysfs=str(host.sysfs), cgroupfs=str(host.cgroupfs))
     kernel_log = DevKmsg(str(host.kernel_log)) if host.kernel_log is not None else None
     sampler = module_command("gpumon.sampler") if nvml.enabled else None
-    return Machine(Ports(files, MovePages(str(host.procfs)), kernel_log, HttpClient()), sampler, options)
+    ports = Ports(
+        files,
+        MovePages(str(host.procfs)),
+        kernel_log,
+        HttpClient(),
+        pod_resources=pod_resources(config),
+        log_names=_log_names(config),
+        kube_api=_kube_api(config, os.environ),
+    )
+    return Machine(ports, sampler, options)
+
+
+def pod_resources(config: Config) -> PodResources | None:
+    """The kubelet, where it is configured, or has its usual folder here."""
+    kubernetes = config.kubernetes
+    path = kubernetes.pod_resources
+    if path is None or not ("pod_resources" in kubernetes.model_fields_set or os.path.isdir(path.parent)):
+        return None
+    from gpumon.host.podresources_client import KubeletSocket  # 20 MB that only a node of Kubernetes needs
+
+    return KubeletSocket(str(path))
+
+
+def _log_names(config: Config) -> LogNames | None:
+    kubernetes = config.kubernetes
+    if kubernetes.log_folder is None:
+        return None
+    folder = LogFolder(str(kubernetes.log_folder))
+    return folder if "log_folder" in kubernetes.model_fields_set or folder.is_there else None
+
+
+def _kube_api(config: Config, environ: Mapping[str, str]) -> KubeApi | None:
+    if not config.kubernetes.api:
+        return None
+    from gpumon.host.kube_api_client import InCluster  # http.client and ssl, which most do without
+
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT_HTTPS", "443")
+    address = (host, int(port)) if host and port.isdecimal() else None
+    return InCluster(address, environ.get("NODE_NAME", ""))
 
 
 def simulated_machine(clock: Clock, scenario: str = "demo") -> Machine:

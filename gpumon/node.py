@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from gpumon import catalogue
 from gpumon.health import Health
 from gpumon.host.clock import Clock
-from gpumon.model import GpuProcess, GpuUuid, Reason, Rejection, Sample
+from gpumon.model import GpuProcess, GpuUuid, Metric, Reason, Rejection, Sample
 from gpumon.sampler.wire import Batch
+from gpumon.sources.pod_devices import GpuDevice
 from gpumon.sources.xid import KnownGpu, XidLedger
-from gpumon.store import Store
+from gpumon.store import Store, View
 
 PROCESSES_BELIEVED_S = 20.0
 """A list of a GPU's processes counts for this long at least: it is read anew every 5 s by default."""
@@ -88,6 +89,24 @@ class Node:
         with self._lock:
             return list(self._gpus.values())
 
+    def gpu_devices(self) -> list[GpuDevice]:
+        """GPUs whose identity has been read, also those that are lost, and the MIG instances that are there now."""
+        view = self._store.view(self._clock.now_s())
+        told = [
+            dict(zip(catalogue.GPU_INFO.labels, each.labels, strict=True)) for each in view.family(catalogue.GPU_INFO)
+        ]
+        minors = {labels["uuid"]: int(labels["minor"]) for labels in told if labels["minor"].isdecimal()}
+        gpus = [GpuDevice(gpu.gpu, gpu.uuid, minors.get(gpu.uuid)) for gpu in self.known_gpus()]
+        for each in view.family(catalogue.MIG_INFO):
+            labels = dict(zip(catalogue.MIG_INFO.labels, each.labels, strict=True))
+            uuid, parent = GpuUuid(labels["uuid"]), GpuUuid(labels["parent_uuid"])
+            gpus.append(GpuDevice(labels["gpu"], uuid, None, parent, labels["gpu_instance"]))
+        return gpus
+
+    def to_unix(self, at_s: float) -> float:
+        """Unix time of a steady second."""
+        return self._clock.to_unix(at_s)
+
     def gpu_pci(self) -> Mapping[GpuUuid, str]:
         """PCI address by GPU, and by MIG instance that of its GPU."""
         with self._lock:
@@ -117,3 +136,8 @@ class Node:
         """Rows and messages that the sampler could not hand over."""
         with self._lock:
             yield Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), float(self._backlog))
+
+
+def _labels(view: View, metric: Metric) -> Iterator[dict[str, str]]:
+    for sample in view.family(metric):
+        yield dict(zip(metric.labels, sample.labels, strict=True))

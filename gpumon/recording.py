@@ -95,12 +95,13 @@ class DaemonRecording:
 
     def _wrapped(self, machine: Machine, wish: Wish, mask: Mask | None) -> Machine:
         ports, recorder = machine.ports, self._recorder
-        recording = Ports(
-            RecordingFiles(ports.files, recorder),
-            RecordingPages(ports.pages, recorder),
-            RecordingKernelLog(ports.kernel_log, recorder) if ports.kernel_log is not None else None,
-            RecordingHttp(ports.http, recorder),
-            ports.server_urls,
+        # What tells of pods is not recorded: their names are other people's, and a replay does without.
+        recording = replace(
+            ports,
+            files=RecordingFiles(ports.files, recorder),
+            pages=RecordingPages(ports.pages, recorder),
+            kernel_log=RecordingKernelLog(ports.kernel_log, recorder) if ports.kernel_log is not None else None,
+            http=RecordingHttp(ports.http, recorder),
         )
         options = machine.sampler_options | to_options(str(wish.path.resolve()), wish.limit_bytes, mask)
         sampler = module_command("gpumon.recorded_sampler") if machine.sampler is not None else None

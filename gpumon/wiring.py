@@ -20,14 +20,26 @@ from gpumon.sampler.handover import Plan
 from gpumon.sources.gpu_holders import GpuHolders
 from gpumon.sources.host import HostSource
 from gpumon.sources.kernel_log import KernelLogSource
+from gpumon.sources.kube_names import Names
+from gpumon.sources.kubelet import KubeletSource
 from gpumon.sources.numa import NumaSource
+from gpumon.sources.pod_labels import PodLabels
+from gpumon.sources.pod_map import PodMap
+from gpumon.sources.pod_names import PodNames
+from gpumon.sources.pods import PodSource, pods_on_gpus
 from gpumon.sources.processes import ProcessSource
 from gpumon.sources.servers import ServerSource
+from gpumon.sources.targets import Target, newest_start_s, no_lookup
 from gpumon.store import View
 
 DISCOVERY_S = 2.0
 KERNEL_LOG_S = 1.0
 SERVER_TIMEOUT_S = 1.0
+PODS_S = 2.0
+KUBELET_STUCK_S = 45.0
+"""List, what is offered and a few single pods may each take the client's 10 s."""
+KUBE_API_STUCK_S = 30.0
+"""A list and the begin of a watch, likewise."""
 
 
 class Scheduled(NamedTuple):
@@ -43,7 +55,14 @@ def host_sources(config: Config, ports: Ports, node: Node) -> list[Scheduled]:
     """Sources of the main process that ask the machine, in the order in which a reader should meet them."""
     cadence = config.cadence
     node.believe_processes_for(3 * cadence.slow_s)
-    holders = GpuHolders(node.holders, ports.files, config.processes.server_patterns, config.processes.limit)
+    pods = _PodSources(config, ports, node, lambda: holders.targets())
+    holders = GpuHolders(
+        node.holders,
+        ports.files,
+        config.processes.server_patterns,
+        config.processes.limit,
+        pods.names.lookup if pods.names is not None else no_lookup,
+    )
     found = [
         Scheduled(HostSource(ports.files), cadence.medium_s),
         Scheduled(holders, min(DISCOVERY_S, cadence.slow_s)),
@@ -67,10 +86,36 @@ def host_sources(config: Config, ports: Ports, node: Node) -> list[Scheduled]:
         found.append(Scheduled(KernelLogSource(ports.kernel_log, node.xids.kernel_event), KERNEL_LOG_S))
     found.append(Scheduled(node.xids, cadence.publish_s))
     urls = (*ports.server_urls, *config.servers.targets)
+    found += pods.scheduled
     if urls:
         timeout_s = min(SERVER_TIMEOUT_S, cadence.servers_s)
         found.append(Scheduled(ServerSource(ports.http, urls, timeout_s=timeout_s), cadence.servers_s))
     return found
+
+
+class _PodSources:
+    """What tells of pods, as far as there is a kubelet, a log folder or an API server to tell."""
+
+    def __init__(self, config: Config, ports: Ports, node: Node, targets: Callable[[], Sequence[Target]]) -> None:
+        self.names: PodNames | None = None
+        self.scheduled: list[Scheduled] = []
+        mapped: Callable[[], PodMap | None] = lambda: None  # noqa: E731 - one of two
+        told: Callable[[], Names | None] = lambda: None  # noqa: E731
+        if ports.pod_resources is not None:
+            kubelet = KubeletSource(
+                ports.pod_resources, lambda: newest_start_s(targets()), every_s=config.kubernetes.every_s
+            )
+            pods = PodSource(kubelet.listing, lambda: kubelet.state, node.gpu_devices, targets, node.to_unix)
+            mapped = pods.mapped
+            self.scheduled += [Scheduled(kubelet, PODS_S, KUBELET_STUCK_S), Scheduled(pods, PODS_S)]
+        if ports.kube_api is not None:
+            labels = PodLabels(ports.kube_api, config.kubernetes.labels, lambda: pods_on_gpus(mapped(), targets()))
+            told = labels.names
+            self.scheduled.append(Scheduled(labels, PODS_S, KUBE_API_STUCK_S))
+        if self.scheduled or ports.log_names is not None:
+            self.names = PodNames(ports.log_names, told, mapped)
+        if self.names is not None and ports.log_names is not None:
+            self.scheduled.append(Scheduled(self.names, PODS_S))
 
 
 def build_detection(

@@ -101,8 +101,17 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         ("cadance: {}\n", "cadance (gpumon.yaml:1): unknown section; did you mean cadence?"),
         (
             "zzz: {}\n",
-            "zzz (gpumon.yaml:1): unknown section; known are http, nvml, host, cadence, processes, numa, store, otlp, "
-            "requests, forward, export, servers, detect, explain, state, recorder, log",
+            "zzz (gpumon.yaml:1): unknown section; known are http, nvml, host, cadence, processes, numa, kubernetes, "
+            "store, otlp, requests, forward, export, servers, detect, explain, state, recorder, log",
+        ),
+        (
+            "kubernetes: {labels: [app], api: false}",
+            "kubernetes: labels need api: true",
+        ),
+        (
+            "kubernetes: {api: true, labels: [app.kubernetes.io/name, 'a b']}",
+            'kubernetes.labels[1] = "a b" (gpumon.yaml:1): expected a list of at most 32 keys of labels: "a b" is not '
+            "the key of a label",
         ),
         ("http: 5\n", "http = 5 (gpumon.yaml:1): expected keys and values below it"),
         ("http: [listen]\n", 'http = ["listen"] (gpumon.yaml:1): expected keys and values below it'),

@@ -148,7 +148,9 @@ def test_no_file_names_a_package_registry() -> None:
     files = [ROOT / "Makefile", ROOT / ".ci/run", ROOT / "Dockerfile", ROOT / "pyproject.toml"]
     for path in [*files, *(ROOT / "scripts").iterdir()]:
         if path.is_file():
-            assert not re.search(r"https?://(?!127\.0\.0\.1|github\.com/gpumon/gpumon)|index-url|trusted-host", path.read_text()), path
+            assert not re.search(
+                r"https?://(?!127\.0\.0\.1|github\.com/gpumon/gpumon)|index-url|trusted-host", path.read_text()
+            ), path
 
 
 def test_the_readme_names_the_two_commands_and_they_exist() -> None:
@@ -164,7 +166,10 @@ def test_the_readme_names_the_two_commands_and_they_exist() -> None:
 def test_pages_speak_only_of_metrics_that_exist(page: Path) -> None:
     families = {metric.name for metric in METRICS}
     families |= {
-        f"{metric.name}_{suffix}" for metric in METRICS if metric.kind is Kind.HISTOGRAM for suffix in ("bucket", "sum", "count")
+        f"{metric.name}_{suffix}"
+        for metric in METRICS
+        if metric.kind is Kind.HISTOGRAM
+        for suffix in ("bucket", "sum", "count")
     }
     # Within colons it is a recording rule's; tests/deploy/test_runbook_queries.py reads those.
     assert set(re.findall(r"(?<!:)\bgpumon_(?:[a-z0-9]+_)*[a-z0-9]+\b", page.read_text())) <= families

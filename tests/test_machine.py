@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from gpumon.config import Config
 from gpumon.host.clock import ManualClock
 from gpumon.host.http_client import HttpClient
+from gpumon.host.interpreter import module_environment
 from gpumon.machine import real_machine, simulated_machine
 from gpumon.sim.sampler import ports as sampler_ports
 from gpumon.sim.scenario import ScenarioError
@@ -89,3 +93,39 @@ def test_a_scenario_that_cannot_be_taken_is_named_with_line_and_key(text: str, s
     with pytest.raises(ScenarioError) as caught:
         simulated_machine(ManualClock(), str(path))
     assert said in str(caught.value).splitlines()[0]
+
+
+def test_the_kubelet_and_its_logs_are_asked_where_they_are_configured_or_there(tmp_path: Path) -> None:
+    def ports(**kubernetes: object) -> tuple[bool, bool]:
+        made = real_machine(Config.model_validate({"kubernetes": kubernetes})).ports
+        return made.pod_resources is not None, made.log_names is not None
+
+    nowhere = tmp_path / "nowhere"
+    assert ports(pod_resources=str(nowhere / "kubelet.sock"), log_folder=str(nowhere)) == (True, True)
+    assert ports(pod_resources=None, log_folder=None) == (False, False)
+    # The defaults count only where a kubelet has been.
+    is_node = Path("/var/lib/kubelet/pod-resources").is_dir(), Path("/var/log/pods").is_dir()
+    assert ports() == is_node
+
+
+def test_grpc_is_loaded_only_where_there_is_a_kubelet() -> None:
+    program = (
+        "import sys\n"
+        "from gpumon.config import Config\n"
+        "from gpumon.machine import real_machine\n"
+        "real_machine(Config.model_validate({'kubernetes': {'pod_resources': None}}))\n"
+        "print('grpc' in sys.modules, 'ssl' in sys.modules, 'google.protobuf' in sys.modules)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=module_environment(os.environ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == ["False"] * 3
+
+
+def test_the_api_server_is_asked_only_on_request() -> None:
+    assert real_machine(Config()).ports.kube_api is None
+    assert real_machine(Config.model_validate({"kubernetes": {"api": True}})).ports.kube_api is not None

@@ -10,6 +10,7 @@ from gpumon.host.clock import ManualClock
 from gpumon.model import GpuProcess, GpuUuid, Miss, Reason, Rejection, Sample
 from gpumon.node import Node
 from gpumon.sampler.wire import Batch
+from gpumon.sources.pod_devices import GpuDevice
 from gpumon.store import Store
 
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
@@ -103,3 +104,19 @@ def test_what_was_lost_on_the_way_is_one_counter_from_the_start(stand: Stand) ->
     stand.node.dropped_messages(3)
     stand.node.dropped_messages(4)
     assert lost() == [Sample(catalogue.SERIES_DROPPED, ("sampler_backlog",), 7)]
+
+
+def test_gpus_and_mig_instances_are_known_by_every_name_that_device_ids_use(stand: Stand) -> None:
+    stand.node.gpu_identity(A, "0", "0000:3b:00.0")
+    stand.node.gpu_identity(B, "1", "0000:5e:00.0")
+    known = {"gpu": "0", "uuid": A, "minor": "3"}
+    instance = {"uuid": MIG, "parent_uuid": B, "gpu_instance": "7", "gpu": "1"}
+    told = [
+        Sample(catalogue.GPU_INFO, tuple(known.get(label, "") for label in catalogue.GPU_INFO.labels), 1.0),
+        Sample(catalogue.MIG_INFO, tuple(instance.get(label, "") for label in catalogue.MIG_INFO.labels), 1.0),
+    ]
+    stand.node.put("gpu_inventory/00", 1000.0, told, 3.0)
+    found = {GpuDevice("0", A, 3), GpuDevice("1", B, None), GpuDevice("1", MIG, None, B, "7")}
+    assert set(stand.node.gpu_devices()) == found
+    stand.clock.step(100.0)  # a GPU that is lost is still the one that a pod holds; an instance may be another by now
+    assert set(stand.node.gpu_devices()) == {GpuDevice("0", A, None), GpuDevice("1", B, None)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from gpumon.config import CadenceConfig, Config, ForwardConfig, HttpConfig, RequestsConfig, ServersConfig
 from gpumon.host.clock import ManualClock
 from gpumon.host.http import HttpError
+from gpumon.host.log_names import LogFolder
 from gpumon.ingest.request import Signal
 from gpumon.machine import Machine, Ports, real_machine
 from gpumon.model import Item, Reason
@@ -220,3 +222,13 @@ def test_a_file_that_was_removed_meanwhile_is_no_failure(tmp_path: Path, caplog:
     (tmp_path / "x.rec").unlink()
     made.close()
     assert "bytes=0" in caplog.text
+
+
+def test_what_tells_of_pods_goes_on_and_is_not_recorded(tmp_path: Path) -> None:
+    folder = LogFolder(str(tmp_path))
+    bare = machine()
+    named = replace(bare, ports=replace(bare.ports, log_names=folder))
+    made = DaemonRecording(Wish(tmp_path / "x.rec"), Config(), named, ManualClock(), NAMES)
+    made.close()
+    assert made.machine.ports.log_names is folder
+    assert {"pods", "pod_names", "kubelet"}.isdisjoint(Replay(tmp_path / "x.rec", Config()).node.by_name)

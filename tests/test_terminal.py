@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.causes import is_fault
-from gpumon.terminal import bar, bound, colour_of, console_for, figure, percent, printable, table, title_of
+from gpumon.terminal import bar, bound, colour_of, console_for, figure, printable, title_of
 
 
 class Screen(io.StringIO):
@@ -41,17 +41,6 @@ def test_a_pipe_gets_80_plain_columns_and_a_terminal_colours() -> None:
     assert "\x1b[" not in pipe.getvalue()
 
 
-def test_nothing_is_taken_for_markup() -> None:
-    pipe = io.StringIO()
-    made = table("[red]title[/red]", "[b]figure")
-    made.add_row("[red]", ":smile:")
-    console_for(pipe).print(made, "[bold]:smile:")
-    assert "[red]title[/red]" in pipe.getvalue()
-    assert "[red]" in pipe.getvalue().splitlines()[1]
-    assert ":smile:" in pipe.getvalue().splitlines()[1]
-    assert "[bold]:smile:" in pipe.getvalue()
-
-
 def test_faults_are_warm_load_is_cold_and_the_rest_is_grey() -> None:
     warm = {colour_of(cause) for cause in CAUSES if is_fault(cause)}
     grey = {colour_of("unexplained"), colour_of("of a later version")}
@@ -72,13 +61,6 @@ def test_a_cause_of_a_later_version_has_its_own_name() -> None:
 )
 def test_a_bar_is_as_long_as_its_share_and_never_nothing_for_something(share: float, drawn: str) -> None:
     assert bar(share, 10) == drawn
-
-
-@pytest.mark.parametrize(
-    ("share", "told"), [(0.0, "0 %"), (0.001, "<1 %"), (0.005, "<1 %"), (0.006, "1 %"), (0.93, "93 %"), (1.0, "100 %")]
-)
-def test_shares_are_percent(share: float, told: str) -> None:
-    assert percent(share) == told
 
 
 @pytest.mark.parametrize(

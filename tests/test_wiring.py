@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from gpumon.config import Config
 from gpumon.detect.detectors import DetectConfigError
 from gpumon.health import Health
 from gpumon.host.clock import ManualClock
+from gpumon.host.kube_api import Change, KubePod
+from gpumon.host.podresources import Answer, HeldDevices
 from gpumon.machine import Ports
 from gpumon.model import GpuProcess, GpuUuid, Sample
 from gpumon.node import Node
@@ -28,7 +31,7 @@ class Bench:
         self.clock = ManualClock()
         self.http = AskedHttp(self.clock)
         log = FakeKernelLog() if kernel_log else None
-        ports = Ports(FakeFiles({}), FakePages(lambda _: 0), log, self.http, server_urls)
+        self.ports = ports = Ports(FakeFiles({}), FakePages(lambda _: 0), log, self.http, server_urls)
         self.store = Store()
         self.node = Node(self.store, Health(self.clock.to_unix), self.clock)
         self.config = Config.model_validate(sections)
@@ -60,6 +63,44 @@ def test_processes_are_found_as_often_as_they_are_read_where_that_is_more_often(
 def test_what_is_off_or_not_there_has_no_source() -> None:
     names = set(Bench(kernel_log=False, numa={"enabled": False}).cadences)
     assert names == {"host", "gpu_holders", "processes", "xid"}
+
+
+def test_pods_are_told_by_what_there_is_to_tell_of_them() -> None:
+    class Kubelet:
+        def list(self) -> Answer:
+            return Answer((), 0, "v1")
+
+        def get(self, namespace: str, pod: str) -> None:
+            return None
+
+        def allocatable(self) -> tuple[HeldDevices, ...]:
+            return ()
+
+    class Logs:
+        def names(self, folder: str) -> list[str]:
+            return []
+
+    class Api:
+        def pods(self, *, newest: bool) -> tuple[list[KubePod], str]:
+            return [], ""
+
+        def watch(self, version: str) -> None: ...
+
+        def changes(self) -> list[Change]:
+            return []
+
+    def names(**ports: Any) -> dict[str, float]:
+        bench = Bench()
+        made = replace(bench.ports, **ports)
+        sources = host_sources(bench.config, made, bench.node)
+        return {each.source.name: each.every_s for each in sources if each.source.name not in bench.cadences}
+
+    assert names() == {}
+    assert names(log_names=Logs()) == {"pod_names": 2.0}
+    assert names(pod_resources=Kubelet()) == {"kubelet": 2.0, "pods": 2.0}
+    assert set(names(pod_resources=Kubelet(), kube_api=Api(), log_names=Logs())) == {
+        *("kubelet", "pods", "pod_labels", "pod_names")
+    }
 
 
 def test_servers_of_the_machine_and_of_the_configuration_are_read() -> None:

@@ -1,7 +1,7 @@
 """Checks of the host side: which files of /proc, /sys and cgroups can be read, and what stands in the way.
 
-Pure but for the port to the host's files. What each file needs, as measured: most need nothing,
-maps and move_pages(2) of other users' processes need CAP_SYS_PTRACE, the kernel log CAP_SYSLOG where
+Pure but for the port to the host's files. What each file needs, as measured: most need nothing, maps and move_pages(2)
+of other users' processes need CAP_SYS_PTRACE, fd needs CAP_DAC_READ_SEARCH too, the kernel log CAP_SYSLOG where
 kernel.dmesg_restrict is 1. Processes and cgroups other than the reader's own need the host's namespaces.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpumon import catalogue
@@ -17,6 +18,7 @@ from gpumon.config import Config
 from gpumon.doctor.report import Check, Status, checker
 from gpumon.doctor.surroundings import Surroundings
 from gpumon.host.files import Files, ReadError
+from gpumon.host.podresources import Answer
 from gpumon.model import Reason, SourceError
 from gpumon.sources.cgroup import locate
 from gpumon.sources.host import online_nodes
@@ -42,6 +44,8 @@ _PROCESS_METRICS = (
     catalogue.PROCESS_THREADS,
     catalogue.PROCESS_RESIDENT,
 )
+_POD_METRICS = tuple(metric for metric in catalogue.GROUPS["pods"] if metric is not catalogue.POD_LABEL)
+_MOUNT_KUBELET = "mount the folder /var/lib/kubelet/pod-resources, not the socket, and set kubernetes.pod_resources"
 _NUMA_METRICS = (catalogue.PROCESS_NUMA_RESIDENT, catalogue.PROCESS_NUMA_LOCAL, catalogue.PROCESS_CPUS_LOCAL)
 
 
@@ -85,7 +89,9 @@ def host_checks(config: Config, files: Files, own: Self, around: Surroundings) -
         _cgroups(files),
         _schedstat(files),
         _page_placement(config, own, around),
+        _senders(config, own),
         _kernel_log(config, own, around),
+        *_pods(config, around),
     ]
 
 
@@ -220,6 +226,21 @@ def _page_placement(config: Config, own: Self, around: Surroundings) -> Check:
     return check(Status.OK, "move_pages(2), of every process")
 
 
+def _senders(config: Config, own: Self) -> Check:
+    check = checker("senders", "host", "Senders of traces", (catalogue.SLOW_TOKEN_SECONDS,))
+    if not config.otlp.enabled:
+        return check(Status.UNSUPPORTED, "off: otlp.enabled is false")
+    missing = [name for name in ("SYS_PTRACE", "DAC_READ_SEARCH") if name not in own.capabilities]
+    if not missing:
+        return check(Status.OK, "/proc/<pid>/fd, of every process")
+    return check(
+        Status.DEGRADED,
+        "of those that share the host's network and do not say where they run, only this user's are found: "
+        "/proc/<pid>/fd of the others",
+        ", and ".join(map(_CONTAINER_CAPABILITY.format, missing)),
+    )
+
+
 def _kernel_log(config: Config, own: Self, around: Surroundings) -> Check:
     check = checker("kernel_log", "host", "Kernel log", (catalogue.GPU_XID_ERRORS, catalogue.GPU_XID_LAST))
     path, error = config.host.kernel_log, around.kernel_log
@@ -275,3 +296,22 @@ def _names(files: Files, folder: str) -> set[str]:
         return set(files.list(folder))
     except ReadError:
         return set()
+
+
+def _pods(config: Config, around: Surroundings) -> Iterator[Check]:
+    """Nothing on a machine without Kubernetes."""
+    check = checker("pods", "host", "Pods on GPUs", _POD_METRICS)
+    found = around.kubelet
+    if isinstance(found, Answer):
+        detail = f"pod-resources {found.version}: {found.told} pods, {len(found.pods)} with devices"
+        yield check(Status.OK, detail)
+    elif found is not None and found.reason is Reason.DENIED:
+        yield check(Status.MISSING, found.detail, "run as uid 0: the kubelet's socket is root's")
+    elif found is not None and found.reason is not Reason.UNAVAILABLE:
+        yield check(Status.MISSING, found.detail, "look into the kubelet's log")
+    elif found is not None or "KUBERNETES_SERVICE_HOST" in around.environ:
+        path = config.kubernetes.pod_resources
+        detail = (
+            found.detail if found is not None else f"{path}: not there" if path else "kubernetes.pod_resources is off"
+        )
+        yield check(Status.MISSING, detail, _MOUNT_KUBELET)

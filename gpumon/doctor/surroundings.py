@@ -26,6 +26,8 @@ from gpumon.host.kmsg import DevKmsg
 from gpumon.host.move_pages import MovePages
 from gpumon.host.nvml import DRIVER_ROOT
 from gpumon.host.pages import Pages
+from gpumon.host.podresources import Answer, PodResources, PodResourcesError
+from gpumon.machine import pod_resources
 from gpumon.model import Reason, SourceError
 from gpumon.sources.procfs import parse_maps
 
@@ -71,6 +73,8 @@ class Surroundings:
     """Protocol and why its receiver's address cannot be listened on, for each that cannot."""
     state_folder: str = ""
     """Why nothing can be written to state.folder; empty if it can, or there is none."""
+    kubelet: Answer | PodResourcesError | None = None
+    """What the kubelet listed, or why it did not; None where it is not asked."""
 
 
 def gather(
@@ -94,6 +98,7 @@ def gather(
         state_folder=writing_fails_for(config.state.folder),
         already_running=bool(listen) and _is_gpumon(config.http.address),
         otlp_listen=tuple(_otlp_errors(config)),
+        kubelet=_try_kubelet(pod_resources(config)),
     )
 
 
@@ -173,6 +178,15 @@ def _try_kernel_log(config: Config) -> ReadError | None:
     finally:
         log.close()
     return None
+
+
+def _try_kubelet(kubelet: PodResources | None) -> Answer | PodResourcesError | None:
+    if kubelet is None:
+        return None
+    try:
+        return kubelet.list()
+    except PodResourcesError as error:
+        return error
 
 
 def _listen_error(address: Address) -> str:

@@ -1,8 +1,10 @@
 """The page that dcgm-exporter would give of the same GPUs, so that its dashboards and alerts go on working.
 
 Made from a view by the table in dcgm_names. A GPU whose identity is not known yet is left out: its series would have
-other labels a minute later. With MIG on, the instances come beside their GPU, told apart by GPU_I_PROFILE and
-GPU_I_ID as there. Never OpenMetrics: several names are counters without ``_total``, which that format forbids.
+other labels a minute later. namespace, pod and container are there where exactly one pod holds the GPU or instance,
+and nowhere else: a shared GPU's values are nobody's alone. With MIG on, the instances come beside their GPU, told
+apart by GPU_I_PROFILE and GPU_I_ID as there. Never OpenMetrics: several names are counters without ``_total``, which
+that format forbids.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from itertools import chain
 
 import numpy as np
 
-from gpumon.catalogue import GPU_INFO, GPU_XID_LAST, MIG_INFO
+from gpumon.catalogue import GPU_INFO, GPU_POD, GPU_XID_LAST, MIG_INFO
 from gpumon.export.dcgm_names import XID_MESSAGES, Field, NameSet, Take
 from gpumon.export.text import Page, head, series
 from gpumon.model import Metric, Sample
@@ -22,6 +24,7 @@ RATE_WINDOW_S = 15.0
 RATE_MIN_S = 1.0
 """A rate needs at least this much time between its first point and its last."""
 
+POD_LABELS = ("container", "namespace", "pod")
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -46,6 +49,7 @@ class DcgmExposition:
     def _entities(self, view: View) -> dict[str, tuple[Pairs, Pairs]]:
         """By UUID of a GPU or MIG instance: the labels before and after those of a field."""
         entities: dict[str, tuple[Pairs, Pairs]] = {}
+        pods = {pod["uuid"]: pod for pod in map(_named, view.family(GPU_POD))}
         for sample in view.family(GPU_INFO):
             gpu = _named(sample)
             entities[gpu["uuid"]] = (
@@ -56,15 +60,25 @@ class DcgmExposition:
                     ("device", f"nvidia{gpu['gpu']}"),
                     ("modelName", gpu["name"]),
                 ),
-                ((self._names.host_label, self._hostname), (self._names.driver_label, gpu["driver_version"])),
+                (
+                    (self._names.host_label, self._hostname),
+                    (self._names.driver_label, gpu["driver_version"]),
+                    *_of_pod(pods.get(gpu["uuid"])),
+                ),
             )
         for sample in view.family(MIG_INFO):
             instance = _named(sample)
             parent = entities.get(instance["parent_uuid"])
             if parent is not None:
                 ids = (("GPU_I_PROFILE", instance["profile"]), ("GPU_I_ID", instance["gpu_instance"]))
-                entities[instance["uuid"]] = ((*parent[0], *ids), parent[1])
+                of_gpu = tuple(pair for pair in parent[1] if pair[0] not in POD_LABELS)
+                entities[instance["uuid"]] = ((*parent[0], *ids), (*of_gpu, *_of_pod(pods.get(instance["uuid"]))))
         return entities
+
+
+def _of_pod(pod: dict[str, str] | None) -> Pairs:
+    """Labels of the one pod; a label that would be empty is none."""
+    return tuple((label, pod[label]) for label in POD_LABELS if pod[label]) if pod is not None else ()
 
 
 def _lines(field: Field, view: View, entities: dict[str, tuple[Pairs, Pairs]]) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 For each field: its name, type and help there, and which of our series it is made of. Types are those that
 dcgm-exporter emits, also where they are wrong (an NVLink rate called counter), since rules were written against them.
 
-Left out of both sets: DCGM_FI_DEV_VGPU_LICENSE_STATUS (nothing here reads it), pod labels. Left out of the renamed
+Left out of both sets: DCGM_FI_DEV_VGPU_LICENSE_STATUS (nothing here reads it), labels of pods. Left out of the renamed
 set, because the new name or unit is not published: memory copy, encoder and decoder utilization, and frame buffer
 used, free and reserved.
 """

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from gpumon.host.files import Files
 from gpumon.model import GpuProcess, Item
 from gpumon.sources.gpu_process_samples import GpuProcessSamples, Names
-from gpumon.sources.targets import Selection, Target, select_targets
+from gpumon.sources.targets import Selection, Target, WorkloadLookup, no_lookup, select_targets
 
 
 class GpuHolders:
     """Source ``gpu_holders``; its targets serve the sources that watch processes.
 
     gpu_processes: who holds a GPU now. servers: patterns of whole command names of further processes to watch.
-    limit: processes with series of their own.
+    limit: processes with series of their own. lookup: their pods.
     """
 
     name = "gpu_holders"
@@ -30,10 +30,12 @@ class GpuHolders:
         files: Files,
         servers: Sequence[re.Pattern[str]],
         limit: int,
+        lookup: WorkloadLookup = no_lookup,
     ) -> None:
         self._gpu_processes = gpu_processes
         self._files = files
         self._servers = tuple(servers)
+        self._lookup = lookup
         self._samples = GpuProcessSamples(limit)
         self._selection = Selection((), ())
         self._seen: set[int] = set()
@@ -45,7 +47,7 @@ class GpuHolders:
 
     def read(self, at_s: float) -> Iterator[Item]:  # noqa: ARG002 - what NVML said carries its own age
         holders = self._gpu_processes()
-        self._selection = selection = select_targets(holders, self._files, self._servers, seen=self._seen)
+        self._selection = selection = select_targets(holders, self._files, self._servers, self._lookup, self._seen)
         found = {target.pid.number for target in selection.targets}
         self._seen = found | (self._seen & {process.pid for process in holders})
         names: dict[int, Names] = {target.pid.number: target.labels[1:] for target in selection.targets}

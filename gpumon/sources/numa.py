@@ -143,8 +143,10 @@ class NumaSource:
                     detail = f"{small_pages * self._page_bytes} bytes resident, over the limit: sampled instead"
                     yield Miss(f"pid {pid.number} numa_maps", Reason.UNSUPPORTED, detail)
                 yield from self._sample(pid, placed, resident_pages, at_s)
-        except (ReadError, SourceError) as err:
-            yield Miss(f"pid {pid.number} placement", ended(err.reason), err.detail)
+        except ReadError as err:
+            yield Miss(f"pid {pid.number} placement", ended(err.reason), _detail(err))
+        except SourceError as err:
+            yield Miss(f"pid {pid.number} placement", err.reason, err.detail)
 
     def _sample(self, pid: Pid, placed: _Placed, resident_pages: int, at_s: float) -> Iterator[Miss]:
         if placed.numbered is None or at_s - placed.mapped_at_s >= self._maps_s:
@@ -202,3 +204,12 @@ class NumaSource:
             return cpus & parse_cpulist(self._files.read("sys/devices/system/cpu/online", keep=True))
         except (ReadError, SourceError):
             return cpus
+
+
+def _detail(err: ReadError) -> str:
+    """With what was denied, and what would help."""
+    if err.reason is not Reason.DENIED:
+        return err.detail
+    # maps is read first: who may read that, and may not call, is held back by seccomp or by a pid namespace.
+    needs = "CAP_SYS_PTRACE" if err.path.startswith("proc/") else "a seccomp profile that allows it, and hostPID"
+    return f"{err.path}: {err.detail} ({needs})"

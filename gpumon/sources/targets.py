@@ -2,21 +2,24 @@
 
 GPU processes come from NVML, by pid; named ones from a walk over /proc, by their comm and never by their command
 line. Each is told apart from a later process of the same number by its start time, and labelled with its
-container (from its cgroup path) and, where a lookup is given, its pod. Needs the host's pid namespace (hostPID in a
-pod): a pid that /proc does not show is a miss that says so.
+container (from its cgroup path) and, where a lookup is given, the names of its pod and container. Needs the host's pid
+namespace (hostPID in a pod): a pid that /proc does not show is a miss that says so.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpumon.host.files import Files, ReadError
-from gpumon.model import GpuProcess, Miss, Pid, Reason, SourceError
+from gpumon.model import GpuProcess, GpuUuid, Miss, Pid, Reason, SourceError
 from gpumon.sources.cgroup import Identity, identify
-from gpumon.sources.procfs import Stat, parse_cgroup, parse_stat, parse_status
+from gpumon.sources.procfs import TICKS_PER_SECOND, Stat, parse_cgroup, parse_stat, parse_status
 
+NOBODY = Identity(None, None)
+"""Of a process whose cgroup tells nothing."""
 ENDED = frozenset("ZXx")
 """States of a process that ended and is still listed."""
 _HOST_PID = "not in /proc: hostPID needed, hidden (hidepid), or ended at once"
@@ -36,13 +39,27 @@ class Workload:
     container: str = ""
 
 
-WorkloadLookup = Callable[[Identity], Workload | None]
-"""From container id and pod uid to names; None when it knows neither."""
+class Occupant(NamedTuple):
+    """A process that is asked about."""
+
+    pid: Pid
+    identity: Identity
+    gpus: tuple[GpuUuid, ...]
+    """What it holds."""
 
 
-def no_lookup(identity: Identity) -> Workload | None:  # noqa: ARG001 (shape of WorkloadLookup)
+WorkloadLookup = Callable[[Sequence[Occupant]], Sequence[Workload | None]]
+"""From all processes that are watched to their pods, in the same order; None for those that are not known."""
+
+
+def no_lookup(occupants: Sequence[Occupant]) -> Sequence[Workload | None]:
     """The lookup of a node without Kubernetes."""
-    return None
+    return [None] * len(occupants)
+
+
+def started_s(pid: Pid) -> float:
+    """Steady second by which the process had begun. A node that was suspended takes it for later than it was."""
+    return (pid.start_ticks + 1) / TICKS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +72,8 @@ class Target:
     workload: Workload = Workload()
     held: tuple[GpuProcess, ...] = ()
     """What it holds, one entry per GPU; empty for a named process without a GPU."""
+    identity: Identity = NOBODY
+    """Its container and pod, as its cgroup path tells."""
 
     @property
     def labels(self) -> tuple[str, str, str, str, str]:
@@ -66,6 +85,13 @@ class Target:
     def gpu_bytes(self) -> float:
         """Device memory it is known to hold, over all GPUs."""
         return sum(gpu.used_bytes or 0.0 for gpu in self.held)
+
+
+def newest_start_s(targets: Sequence[Target]) -> float | None:
+    """Steady second by which the newest process had begun that holds a GPU in a pod; None without one."""
+    return max(
+        (started_s(each.pid) for each in targets if each.held and each.identity.pod_uid is not None), default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +141,7 @@ def select_targets(
             stats.update(_named(files, servers))
         except ReadError as err:
             misses.append(Miss("list of processes", err.reason, err.detail))
-    targets = []
+    found: list[tuple[Occupant, Stat]] = []
     for number, stat in sorted(stats.items()):
         if stat.state in ENDED:
             continue
@@ -123,10 +149,21 @@ def select_targets(
             identity = identify(parse_cgroup(files.read(f"proc/{number}/cgroup")))
         except (ReadError, SourceError) as err:
             misses.append(Miss(f"pid {number} cgroup", err.reason, err.detail))
-            identity = Identity(None, None)
-        workload = lookup(identity) or Workload(container=(identity.container_id or "")[:12])
-        targets.append(Target(Pid(number, stat.start_ticks), stat.comm, workload, tuple(held.get(number, ()))))
+            identity = NOBODY
+        gpus = tuple(process.uuid for process in held.get(number, ()))
+        found.append((Occupant(Pid(number, stat.start_ticks), identity, gpus), stat))
+    workloads = lookup([occupant for occupant, _ in found])
+    targets = []
+    for (each, stat), workload in zip(found, workloads, strict=True):
+        holds = tuple(held.get(each.pid.number, ()))
+        targets.append(Target(each.pid, stat.comm, _shown(workload, each.identity), holds, each.identity))
     return Selection(tuple(targets), tuple(misses))
+
+
+def _shown(workload: Workload | None, identity: Identity) -> Workload:
+    """A container without a name is shown by the beginning of its id."""
+    known = workload if workload is not None else Workload()
+    return known if known.container else replace(known, container=(identity.container_id or "")[:12])
 
 
 def _named(files: Files, servers: Sequence[re.Pattern[str]]) -> dict[int, Stat]:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumon.config import Config, HostConfig, NumaConfig
+from gpumon.config import Config, HostConfig, NumaConfig, OtlpConfig
 from gpumon.doctor.host_checks import CAPABILITIES, Self
 from gpumon.doctor.report import Status
 from gpumon.host.files import ReadError
+from gpumon.host.podresources import Answer, PodResourcesError
 from gpumon.model import Reason
 from tests.doctor.machines import NONE, STAT, check, diagnose, healthy_around, healthy_files, status
 from tests.fakes import FakeFiles
@@ -168,6 +169,26 @@ def test_page_placement_in_another_pid_namespace() -> None:
     assert (found.status, "hostPID" in found.fix) == (MISSING, True)
 
 
+@pytest.mark.parametrize(
+    ("mask", "lacks"),
+    [
+        (NONE, {"SYS_PTRACE", "DAC_READ_SEARCH"}),
+        (f"{1 << 19:016x}", {"DAC_READ_SEARCH"}),
+        (f"{1 << 2:016x}", {"SYS_PTRACE"}),
+        (f"{1 << 19 | 1 << 2:016x}", set()),
+    ],
+)
+def test_owners_of_connections_need_two_capabilities(mask: str, lacks: set[str]) -> None:
+    found = check(diagnose(own_status(status(mask))), "senders")
+    assert found.status is (DEGRADED if lacks else OK)
+    assert {name for name in ("SYS_PTRACE", "DAC_READ_SEARCH") if f"capability {name} " in found.fix} == lacks
+
+
+def test_owners_of_connections_do_not_matter_without_traces() -> None:
+    config = Config(otlp=OtlpConfig(enabled=False))
+    assert check(diagnose(config=config), "senders").status is UNSUPPORTED
+
+
 def test_page_placement_that_the_kernel_lacks_or_nobody_wants() -> None:
     lacking = ReadError("move_pages 7", Reason.UNSUPPORTED, "Function not implemented")
     assert check(diagnose(around=healthy_around(page_placement=lacking)), "page_placement").status is UNSUPPORTED
@@ -245,3 +266,26 @@ def test_every_fixture_host_gets_a_whole_report(name: str) -> None:
     report = diagnose(FakeFiles(fixture_files(name)))
     assert len({found.id for found in report.checks}) == len(report.checks)
     assert report.exit_code in (0, 1)
+
+
+DENIED_SOCKET = PodResourcesError(Reason.DENIED, "kubelet.sock: Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("around", "status", "said"),
+    [
+        ({"kubelet": Answer((), 31, "v1")}, OK, "v1: 31 pods, 0 with devices"),
+        ({"kubelet": DENIED_SOCKET}, MISSING, "uid 0"),
+        ({"kubelet": PodResourcesError(Reason.UNAVAILABLE, "no socket")}, MISSING, "mount the folder"),
+        ({"kubelet": PodResourcesError(Reason.TIMEOUT, "no answer")}, MISSING, "kubelet's log"),
+        ({"environ": {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}}, MISSING, "mount the folder"),
+    ],
+)
+def test_pods_by_the_kubelets_answer(around: dict[str, object], status: Status, said: str) -> None:
+    found = check(diagnose(around=healthy_around(**around)), "pods")
+    assert found.status is status
+    assert said in f"{found.detail} {found.fix}"
+
+
+def test_a_machine_without_kubernetes_is_not_asked_for_pods() -> None:
+    assert "pods" not in {check.id for check in diagnose().checks}

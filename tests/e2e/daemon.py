@@ -22,6 +22,8 @@ ALONE = {
     "GPUMON_HOST__KERNEL_LOG": "null",
     "GPUMON_OTLP__ENABLED": "false",
     "GPUMON_STATE__FOLDER": "null",
+    "GPUMON_KUBERNETES__POD_RESOURCES": "null",
+    "GPUMON_KUBERNETES__LOG_FOLDER": "null",
 }
 """Environment of every gpumon here, unless a test says otherwise: nothing that two of them would share."""
 FAST = {"GPUMON_CADENCE__PUBLISH_S": "0.2", "GPUMON_CADENCE__SLOW_S": "0.5", "GPUMON_CADENCE__INVENTORY_S": "1"}

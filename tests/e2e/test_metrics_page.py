@@ -35,8 +35,9 @@ SHOWN_ELSEWHERE = {
     "gpumon_spans_rejected_total": "what they send is well-formed",
     "gpumon_span_values_rejected_total": "what they send is well-formed",
     **{metric.name: "nothing is passed on" for metric in GROUPS["forwarding and OTLP out"]},
+    **{metric.name: "a simulated node has no kubelet" for metric in GROUPS["pods"]},
 }
-"""Where traces are tested."""
+"""Where traces and pods are tested."""
 
 Running = tuple[str, FakeNode, Daemon]
 

@@ -205,3 +205,24 @@ def test_the_select_labels_of_every_field_exist_on_its_families() -> None:
                 for label, value in field.where:
                     assert label in metric.labels
                     assert value in metric.values
+
+
+def test_labels_of_a_pod_are_there_where_exactly_one_holds_the_gpu_or_instance() -> None:
+    store = Store()
+    store.put("inventory", 0.0, INVENTORY, FOREVER_S)
+    store.put("gpu", 0.0, gpu_samples(0.0), FOREVER_S)
+    pods = [
+        Sample(c.GPU_POD, (*A, "serving", "vllm-0", "server"), 1.0),
+        Sample(c.GPU_POD, ("1", MIG[0], "batch", "train-0", ""), 1.0),
+        # What is shared has rows here alone.
+        Sample(c.GPU_ALLOCATIONS, (*B, "serving", "a", "server"), 1.0),
+        Sample(c.GPU_ALLOCATIONS, (*B, "serving", "b", "server"), 1.0),
+    ]
+    store.put("pods", 0.0, pods, FOREVER_S)
+    page = DcgmExposition(DCGM, "node-1").render(store.view(0.0)).body(Format.TEXT).decode()
+    power = [line for line in page.splitlines() if line.startswith("DCGM_FI_DEV_POWER_USAGE{")]
+    assert 'container="server",namespace="serving",pod="vllm-0"} 347.5214' in power[0]
+    assert "pod=" not in power[1]
+    (instance,) = [line for line in page.splitlines() if line.startswith("DCGM_FI_DEV_FB_USED") and "1g.18gb" in line]
+    assert ',namespace="batch",pod="train-0"}' in instance
+    assert "container=" not in instance

@@ -146,6 +146,18 @@ def test_denied_maps_lose_one_process_and_not_its_neighbours(files: FakeFiles) -
     assert {labels[0] for labels in values(items, catalogue.PROCESS_NUMA_RESIDENT)} == {"41002"}
 
 
+@pytest.mark.parametrize(("path", "needs"), [("proc/41001/maps", "CAP_SYS_PTRACE"), ("move_pages 41001", "seccomp")])
+def test_what_is_denied_says_what_would_help(files: FakeFiles, path: str, needs: str) -> None:
+    pages = FakePages(quarter_remote)
+    if path.startswith("proc/"):
+        files.deny(path)
+    else:
+        pages.error = ReadError(path, Reason.DENIED, "Operation not permitted")
+    [miss] = [item for item in source(files, pages, WORKERS[:1]).read(0.0) if isinstance(item, Miss)]
+    assert path in miss.detail
+    assert needs in miss.detail
+
+
 def test_maps_that_are_too_large_are_refused(files: FakeFiles) -> None:
     files.put("proc/41001/maps", b"7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n" * 100_000)
     items = list(source(files, FakePages(quarter_remote), WORKERS[:1]).read(0.0))

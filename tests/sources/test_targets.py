@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from gpumon.model import GpuProcess, GpuUuid, Miss, Pid, Reason
-from gpumon.sources.cgroup import Identity
-from gpumon.sources.targets import Selection, Target, Workload, select_targets
+from gpumon.model import GpuProcess, GpuUuid, Pid, Reason
+from gpumon.sources.targets import NOBODY, Occupant, Selection, Workload, newest_start_s, select_targets
 from tests.fakes import FakeFiles
 from tests.fixtures.hosts import fixture_files, fixture_host
 
@@ -128,23 +129,24 @@ def test_a_process_that_ends_between_two_reads_costs_only_its_container(files: F
     assert [miss.what for miss in selection.misses] == ["pid 41001 cgroup"]
 
 
-def test_the_lookup_names_the_pod_from_container_and_uid(files: FakeFiles) -> None:
-    asked: list[Identity] = []
+def test_the_lookup_is_told_of_all_processes_at_once_and_names_their_pods(files: FakeFiles) -> None:
+    asked: list[Occupant] = []
 
-    def lookup(identity: Identity) -> Workload | None:
-        asked.append(identity)
-        return Workload("serving", "vllm-0", "server") if identity.pod_uid else None
+    def lookup(occupants: Sequence[Occupant]) -> list[Workload | None]:
+        asked.extend(occupants)
+        return [Workload("serving", "vllm-0", "server"), None, Workload("serving", "vllm-0")]
 
-    (target,) = select_targets([on_gpu(41_001)], files, lookup=lookup).targets
-    assert asked[0].pod_uid == "1f4e2a90-3c11-4d5e-9f00-a1b2c3d4e5f6"
-    assert target.labels == ("41001", "VLLM::Worker_TP", "serving", "vllm-0", "server")
-
-
-def test_a_proc_that_cannot_be_listed_is_a_miss(files: FakeFiles) -> None:
-    files.deny("proc")
-    selection = select_targets((), files, [re.compile("x")])
-    assert selection == Selection((), (Miss("list of processes", Reason.DENIED, "refused by the test"),))
+    held = [on_gpu(41_001), on_gpu(41_002, B), on_gpu(41_003)]
+    first, second, third = select_targets(held, files, lookup=lookup).targets
+    assert asked[1] == Occupant(second.pid, second.identity, (B,))
+    assert asked[0].identity.pod_uid == "1f4e2a90-3c11-4d5e-9f00-a1b2c3d4e5f6"
+    assert first.labels == ("41001", "VLLM::Worker_TP", "serving", "vllm-0", "server")
+    assert second.labels[2:] == ("", "", "ec8207a3dde6")
+    assert third.labels[2:] == ("serving", "vllm-0", "ec8207a3dde6")
 
 
-def test_a_target_whose_memory_is_unknown_counts_as_none() -> None:
-    assert Target(Pid(1, 2), "x", held=(on_gpu(1, A, None),)).gpu_bytes == 0
+def test_the_newest_start_is_of_those_who_hold_a_gpu_in_a_pod(files: FakeFiles) -> None:
+    assert newest_start_s(()) is None
+    targets = select_targets([on_gpu(41_001)], files, [re.compile("vllm")]).targets
+    assert newest_start_s(targets) == pytest.approx(901.01)
+    assert newest_start_s([replace(each, identity=NOBODY) for each in targets]) is None
