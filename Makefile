@@ -43,6 +43,7 @@ check: $(READY)
 	$(BIN)/python scripts/gen_docs.py --check
 	$(BIN)/python -m grafana.build --check
 	$(BIN)/python -m grafana.lint
+	$(BIN)/python scripts/gen_kustomize.py --check
 	promtool check rules deploy/prometheus/rules/*.yaml
 	$(BIN)/shellcheck $(SCRIPTS)
 	$(BIN)/hadolint Dockerfile
@@ -53,6 +54,7 @@ check: $(READY)
 docs: $(READY)
 	$(BIN)/python scripts/gen_docs.py
 	$(BIN)/python -m grafana.build
+	$(BIN)/python scripts/gen_kustomize.py
 
 bench: $(READY)
 	@for script in $$(grep -l __main__ benchmarks/*.py); do $(BIN)/python -m "benchmarks.$$(basename "$$script" .py)"; done

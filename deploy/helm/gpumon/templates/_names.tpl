@@ -27,18 +27,23 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: node
 {{- end }}
 
-{{/* Of every object. The component is what the selector asks for, so the test pod has another. */}}
+{{/*
+Of every object: (list . (dict ...) ...), the context and what else is wanted, the later over the former. The component
+of the node's pods is in the selector, so the test pod has another.
+*/}}
 {{- define "gpumon.labels" -}}
+{{- $context := first . -}}
 {{- $labels := dict
-  "app.kubernetes.io/name" (include "gpumon.name" .)
-  "app.kubernetes.io/instance" .Release.Name
-  "app.kubernetes.io/version" (.Values.image).tag
+  "app.kubernetes.io/name" (include "gpumon.name" $context)
+  "app.kubernetes.io/instance" $context.Release.Name
+  "app.kubernetes.io/version" (($context.Values.image).tag | default $context.Chart.AppVersion | trunc 63)
   "app.kubernetes.io/part-of" "gpumon"
-  "app.kubernetes.io/managed-by" .Release.Service
-  "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
+  "app.kubernetes.io/managed-by" $context.Release.Service
+  "helm.sh/chart" (printf "%s-%s" $context.Chart.Name $context.Chart.Version | replace "+" "_" | trunc 63)
 -}}
-{{- $_ := set $labels "app.kubernetes.io/version" ((.Values.image).tag | default .Chart.AppVersion | trunc 63 | trimSuffix "-") -}}
-{{- range $key, $value := .Values.commonLabels }}{{ $_ := set $labels $key $value }}{{ end -}}
+{{- range $more := prepend (rest .) ($context.Values.commonLabels | default dict) -}}
+{{- range $key, $value := $more }}{{ $_ := set $labels $key $value }}{{ end -}}
+{{- end -}}
 {{- toYaml $labels -}}
 {{- end }}
 

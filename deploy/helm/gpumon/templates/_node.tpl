@@ -9,7 +9,7 @@ What runs on a node: which profile, with which configuration, rights, devices an
 
 {{/* Whether pods are watched at the API server. */}}
 {{- define "gpumon.api" -}}
-{{- if and (include "gpumon.full" .) (.Values.kubernetes).labels }}true{{ end -}}
+{{- if and (include "gpumon.full" .) (.Values.kubernetes).api }}true{{ end -}}
 {{- end }}
 
 {{/* Whether traces are taken at all; the application's default is yes. */}}
@@ -30,7 +30,7 @@ which false and null are no values.
 {{- $_ := set $config "kubernetes" (dict
   "pod_resources" (ternary "/var/lib/kubelet/pod-resources/kubelet.sock" nil (not (empty $pods.podResources)))
   "log_folder" (ternary "/var/log" nil (not (empty $pods.logFolder)))
-  "api" (not (empty $pods.labels))
+  "api" ($pods.api | default false)
   "labels" ($pods.labels | default list)
 ) -}}
 {{- else -}}
