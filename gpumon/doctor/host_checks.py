@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpumon import catalogue
@@ -20,9 +20,17 @@ from gpumon.doctor.surroundings import Surroundings
 from gpumon.host.files import Files, ReadError
 from gpumon.host.podresources import Answer
 from gpumon.model import Reason, SourceError
-from gpumon.sources.cgroup import locate
+from gpumon.sources.cgroup import leads_up
 from gpumon.sources.host import online_nodes
-from gpumon.sources.procfs import parse_cgroup, parse_counters, parse_pressure, parse_schedstat, parse_stat
+from gpumon.sources.own_cgroup import OwnCgroup
+from gpumon.sources.procfs import (
+    CgroupLine,
+    parse_cgroup,
+    parse_counters,
+    parse_pressure,
+    parse_schedstat,
+    parse_stat,
+)
 
 CAPABILITIES = (  # include/uapi/linux/capability.h, by bit
     *("CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP"),
@@ -35,6 +43,7 @@ CAPABILITIES = (  # include/uapi/linux/capability.h, by bit
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 _INITIAL_CGROUP_NAMESPACE = "cgroup:[4026531835]"
 _HOST_PID = "hostPID: true (docker: --pid=host), with the host's /proc"
+_MOUNT_CGROUPS = "mount the host's whole /sys/fs/cgroup, read-only (--cgroupfs)"
 _CONTAINER_CAPABILITY = "add the capability {0} (systemd: AmbientCapabilities=CAP_{0}; in a pod only uid 0 gets it)"
 _PROCESS_METRICS = (
     catalogue.PROCESS_PAGE_FAULTS,
@@ -175,24 +184,27 @@ def _cgroups(files: Files) -> Check:
     elif {"cpu", "cpu,cpuacct"} & roots:
         version = "version 1 and 2" if "unified" in roots else "version 1"
     else:
-        return check(Status.MISSING, "no cgroup tree", "mount the host's /sys/fs/cgroup, read-only (--cgroupfs)")
+        return check(Status.MISSING, "no cgroup tree", _MOUNT_CGROUPS)
     try:
         lines = parse_cgroup(files.read("proc/1/cgroup"))
     except (ReadError, SourceError) as error:
         return check(Status.DEGRADED, f"{version}; that of pid 1: {error.reason}", _HOST_PID)
     private = _link(files, "proc/self/ns/cgroup") not in (None, _INITIAL_CGROUP_NAMESPACE)
-    if private or any(part == ".." for line in lines for part in line.path.split("/")):
-        return check(
-            Status.MISSING,
-            f"{version}, in a cgroup namespace of its own: other processes' paths lead nowhere",
-            "the host's cgroup namespace (docker: --cgroupns=host; a pod gets it only when privileged or by its "
-            "runtime's configuration). Containers are told apart without it",
-        )
-    folders = locate(lines)
-    if not any(_names(files, folder) for folder in folders.cpu):
-        fix = "mount the host's whole /sys/fs/cgroup, read-only (--cgroupfs)"
-        return check(Status.MISSING, f"{version}, but not the host's: the cgroup of pid 1 is not in it", fix)
+    if any(leads_up(line.path) for line in lines):
+        if _in_sight(files, lines):
+            return check(Status.OK, f"{version}, from its own namespace")
+        what = f"{version}, in a cgroup namespace of its own: other processes' paths lead nowhere"
+        fix = f"{_MOUNT_CGROUPS}; containers are told apart without it"
+        return check(Status.MISSING, what, fix)
+    if private and all(line.path == "/" for line in lines):
+        return check(Status.MISSING, f"{version}, of this container alone", f"{_HOST_PID}, and {_MOUNT_CGROUPS}")
+    if not _in_sight(files, lines):
+        return check(Status.MISSING, f"{version}, but not the host's: that of pid 1 is not in it", _MOUNT_CGROUPS)
     return check(Status.OK, version)
+
+
+def _in_sight(files: Files, lines: Sequence[CgroupLine]) -> bool:
+    return any(_names(files, folder) for folder in OwnCgroup(files).locate(lines, 0.0).cpu)
 
 
 def _schedstat(files: Files) -> Check:

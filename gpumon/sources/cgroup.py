@@ -1,14 +1,15 @@
 """Where the cgroup of a process is, whose container it is, and what its controllers count.
 
 From /proc/<pid>/cgroup and the cgroup tree, version 1, version 2, or both at once (hybrid: version 2 mounted at
-``unified`` beside the controllers of version 1). Needs the host's cgroup namespace: from a private one the path of
-another process begins with ``/..`` and leads nowhere, which is told as no folder. Pure: nothing is read here.
+``unified`` beside the controllers of version 1). From a cgroup namespace of one's own the path of another process
+begins with ``/..`` and counts from one's own folder, which ``sources.own_cgroup`` finds; where it is not known, such a
+path leads nowhere, which is told as no folder. Pure: nothing is read here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpumon.sources.procfs import CgroupLine, parse_counters
@@ -19,6 +20,12 @@ _HEX64 = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _POD_UID = re.compile(
     r"(?:^|[/-])pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[./:]|$)", re.ASCII
 )
+
+
+Base = tuple[str, ...]
+"""Folders from the top of a mounted tree down to the one that paths count from; none: they count from the top."""
+FindBase = Callable[[tuple[str, ...], CgroupLine], Base | None]
+"""The base of the hierarchy of this line, which is mounted at one of these places; None: not known."""
 
 
 class CgroupFolders(NamedTuple):
@@ -39,17 +46,38 @@ class Identity(NamedTuple):
     """As the API server spells it."""
 
 
-def locate(lines: Sequence[CgroupLine]) -> CgroupFolders:
+def from_the_top(mounts: tuple[str, ...], line: CgroupLine) -> Base | None:  # noqa: ARG001 - as FindBase has them
+    """As in the host's cgroup namespace."""
+    return ()
+
+
+def locate(lines: Sequence[CgroupLine], find_base: FindBase = from_the_top) -> CgroupFolders:
     """Folders of the process with these lines in /proc/<pid>/cgroup."""
     unified = next((line for line in lines if line.hierarchy == 0 and not line.controllers), None)
     alone = unified is not None and len(lines) == 1
-    v2 = _below("cgroup" if alone else "cgroup/unified", unified)
+    v2 = _folders(("cgroup" if alone else "cgroup/unified",), unified, find_base)
     cpu_line = next((line for line in lines if "cpu" in line.controllers), None)
     if cpu_line is None:
         return CgroupFolders(cpu=v2, pressure=v2)
     mounts = dict.fromkeys((",".join(cpu_line.controllers), "cpu"))  # cpu is usually a link to cpu,cpuacct
-    v1 = tuple(folder for mount in mounts for folder in _below(f"cgroup/{mount}", cpu_line))
+    v1 = _folders(tuple(f"cgroup/{mount}" for mount in mounts), cpu_line, find_base)
     return CgroupFolders(cpu=v1, pressure=v2)
+
+
+def leads_up(path: str) -> int:
+    """How many folders a path leads up before it leads down."""
+    parts = _parts(path)
+    return next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+
+
+def below(base: Base, path: str) -> Base | None:
+    """The folder of a path that counts from ``base``; None where it is above the top of the tree, or no plain path."""
+    up = leads_up(path)
+    down = _parts(path)[up:]
+    # The kernel leads up only at the beginning; whatever else says so is not its word.
+    if up > len(base) or not {".", ".."}.isdisjoint(down):
+        return None
+    return (*base[: len(base) - up], *down)
 
 
 def identify(lines: Sequence[CgroupLine]) -> Identity:
@@ -92,10 +120,13 @@ def parse_cpu_throttled(data: bytes) -> float | None:
     return None
 
 
-def _below(mount: str, line: CgroupLine | None) -> tuple[str, ...]:
+def _folders(mounts: tuple[str, ...], line: CgroupLine | None, find_base: FindBase) -> tuple[str, ...]:
     if line is None or line.path.endswith(" (deleted)"):
         return ()
-    parts = [part for part in line.path.split("/") if part]
-    if ".." in parts:
-        return ()
-    return ("/".join([mount, *parts]),)
+    base = find_base(mounts, line)
+    folder = below(base, line.path) if base is not None else None
+    return tuple("/".join((mount, *folder)) for mount in mounts) if folder is not None else ()
+
+
+def _parts(path: str) -> Base:
+    return tuple(part for part in path.split("/") if part)

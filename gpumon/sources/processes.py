@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from gpumon import catalogue
 from gpumon.host.files import Files, ReadError
 from gpumon.model import Item, Miss, Pid, Reason, Sample, SourceError
-from gpumon.sources.cgroup import CgroupFolders, locate
+from gpumon.sources.cgroup import CgroupFolders
 from gpumon.sources.cgroup_stats import CgroupStats, Value
+from gpumon.sources.own_cgroup import OwnCgroup
 from gpumon.sources.procfs import TICKS_PER_SECOND, Stat, parse_cgroup, parse_schedstat, parse_stat, parse_statm
 from gpumon.sources.runqueue import RunQueueCounter
 from gpumon.sources.targets import ENDED, Target, ended
@@ -80,6 +81,7 @@ class ProcessSource:
         page_bytes: int = mmap.PAGESIZE,
     ) -> None:
         self._files = files
+        self._own_cgroup = OwnCgroup(files)
         self._targets = targets
         self._limit = limit
         self._slow_s = slow_s
@@ -148,22 +150,24 @@ class ProcessSource:
             yield Miss(f"pid {number} statm", err.reason, err.detail)
         if at_s >= watched.cgroup_due_s:
             watched.cgroup_due_s = at_s + self._cgroup_s
-            yield from self._locate_cgroup(number, watched)
+            yield from self._locate_cgroup(number, watched, at_s)
         for item in cgroups.read(f"pid {number} cgroup", watched.folders):
             if isinstance(item, Miss):
                 yield item
             else:
                 watched.slow.append(item)
 
-    def _locate_cgroup(self, number: int, watched: _Watched) -> Iterator[Miss]:
+    def _locate_cgroup(self, number: int, watched: _Watched, at_s: float) -> Iterator[Miss]:
         watched.folders = _NO_FOLDERS
         try:
-            watched.folders = locate(parse_cgroup(self._files.read(f"proc/{number}/cgroup")))
+            lines = parse_cgroup(self._files.read(f"proc/{number}/cgroup"))
         except (ReadError, SourceError) as err:
             yield Miss(f"pid {number} cgroup", err.reason, err.detail)
             return
+        watched.folders = self._own_cgroup.locate(lines, at_s)
         if watched.folders == _NO_FOLDERS:
-            yield Miss(f"pid {number} cgroup", Reason.DENIED, "not in sight: the host's cgroup namespace is needed")
+            detail = "not in sight: the host's cgroup namespace is needed, or its whole cgroup tree mounted"
+            yield Miss(f"pid {number} cgroup", Reason.DENIED, detail)
 
     def _read_threads(self, alive: Sequence[tuple[Target, _Watched, Stat]], at_s: float) -> Iterator[Miss]:
         due = [entry for entry in alive if at_s >= entry[1].threads_due_s]

@@ -115,17 +115,45 @@ def test_hidepid_that_hides_nothing_from_us_is_no_problem() -> None:
     assert check(diagnose(files), "hidepid").status is OK
 
 
-@pytest.mark.parametrize("hint", ["path", "link"])
-def test_a_private_cgroup_namespace_is_seen_by_its_link_or_by_paths_that_lead_up(hint: str) -> None:
+def in_a_container() -> FakeFiles:
+    """Of a cgroup namespace of its own, its folder two below the top of the host's tree."""
     files = healthy_files()
-    if hint == "path":
-        files.put("proc/1/cgroup", "0::/../../init.scope\n")
-        del files.links["proc/self/ns/cgroup"]
-    else:
-        files.links["proc/self/ns/cgroup"] = "cgroup:[4026532999]"
+    files.links["proc/self/ns/cgroup"] = "cgroup:[4026532999]"
+    files.put("proc/1/cgroup", "0::/../../init.scope\n")
+    files.put("proc/self/cgroup", "0::/\n")
+    for folder, processes in (("", "2\n"), ("kubepods/", ""), ("kubepods/us/", "77\n"), ("init.scope/", "1\n")):
+        files.put(f"cgroup/{folder}cgroup.procs", processes)
+    return files
+
+
+def test_the_hosts_cgroup_tree_is_enough_in_a_cgroup_namespace_of_ones_own() -> None:
+    found = check(diagnose(in_a_container()), "cgroups")
+    assert (found.status, found.fix) == (OK, "")
+    assert "own namespace" in found.detail
+
+
+@pytest.mark.parametrize("gone", ["cgroup/kubepods", "cgroup/init.scope"])
+def test_a_cgroup_namespace_of_ones_own_needs_the_hosts_whole_tree(gone: str) -> None:
+    files = in_a_container()
+    files.vanish(gone)
     found = check(diagnose(files), "cgroups")
     assert found.status is MISSING
-    assert "--cgroupns=host" in found.fix
+    assert "mount the host's whole /sys/fs/cgroup" in found.fix
+
+
+def test_a_container_that_sees_nobody_else_needs_the_hosts_processes_too() -> None:
+    files = in_a_container()
+    files.put("proc/1/cgroup", "0::/\n")
+    found = check(diagnose(files), "cgroups")
+    assert found.status is MISSING
+    assert "hostPID" in found.fix
+    assert "/sys/fs/cgroup" in found.fix
+
+
+def test_a_nested_node_whose_tree_is_its_own_is_whole() -> None:
+    files = healthy_files()
+    files.links["proc/self/ns/cgroup"] = "cgroup:[4026532999]"
+    assert check(diagnose(files), "cgroups").status is OK
 
 
 @pytest.mark.parametrize(

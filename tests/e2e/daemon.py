@@ -56,9 +56,10 @@ class Daemon:
         options: Mapping[str, str] | None = None,
         own_state: bool = True,
         await_start: bool = True,
+        prefix: Sequence[str] = (),
     ) -> None:
         """folder: for its log. env: instead of this process's. options: more variables, such as FAST. own_state: else
-        its state is where gpumon itself puts it."""
+        its state is where gpumon itself puts it. prefix: a command that becomes the one after it."""
         self.log_path = folder / "gpumon.log"
         roots = fixture_folder(host)
         flags = [f"--{name}={roots / below}" for name, below in _ROOTS] if command != "demo" else []
@@ -68,7 +69,7 @@ class Daemon:
             del base["GPUMON_STATE__FOLDER"]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "gpumon", command, "--listen", "127.0.0.1:0", *flags, *arguments],
+                [*prefix, sys.executable, "-P", "-m", "gpumon", command, "--listen", "127.0.0.1:0", *flags, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

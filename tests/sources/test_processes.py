@@ -194,6 +194,23 @@ def test_a_cgroup_out_of_sight_is_denied_and_says_what_is_needed(files: FakeFile
     assert "cgroup namespace" in miss.detail
 
 
+def test_from_a_cgroup_namespace_of_its_own_gpumon_reads_the_server_that_is_beside_it(files: FakeFiles) -> None:
+    path = files.files["proc/41001/cgroup"].decode().strip().removeprefix("0::/")
+    expected = value(
+        list(ProcessSource(files, lambda: WORKERS[:1]).read(0.0)), catalogue.PROCESS_CPU_THROTTLED, "41001"
+    )
+    files.put("proc/41001/cgroup", f"0::/../../../{path}\n")
+    files.put("proc/self/cgroup", "0::/\n")
+    files.put("proc/self/status", "Name:\tgpumon\nNSpid:\t77\n")
+    files.put("cgroup/cgroup.procs", "1\n")
+    for folder in ("kubepods.slice", "kubepods.slice/pod.slice"):
+        files.put(f"cgroup/{folder}/cgroup.procs", "")
+    files.put("cgroup/kubepods.slice/pod.slice/own.scope/cgroup.procs", "76\n77\n")
+    items = list(ProcessSource(files, lambda: WORKERS[:1]).read(0.0))
+    assert value(items, catalogue.PROCESS_CPU_THROTTLED, "41001") == expected is not None
+    assert misses(items) == {}
+
+
 def test_the_run_queue_counter_survives_threads_that_end(files: FakeFiles) -> None:
     source = ProcessSource(files, lambda: WORKERS[:1], slow_s=5.0)
     assert value(list(source.read(0.0)), catalogue.PROCESS_RUNQUEUE_SECONDS, "41001") == pytest.approx(0.3)
