@@ -27,7 +27,7 @@ from gpumon.explain.diagnosis.model import Diagnosis
 from gpumon.host.garbage import few_collections
 from gpumon.replayed import Replay
 from gpumon.terminal import console_for
-from gpumon.web.questions import DiagnoseQuery
+from gpumon.web.questions import QUANTILE, DiagnoseQuery
 
 Ask = Callable[[Replay, DiagnoseQuery], Diagnosis]
 """What a recording says that was gone through."""
@@ -59,7 +59,7 @@ class WrongAttributeError(AskError):
 def of_daemon(url: str, environ: Mapping[str, str], ca: Path | None, query: DiagnoseQuery, form: Form) -> None:
     """Ask a running gpumon, and tell. Raises ApiError, and OSError for the report."""
     said = Api(url, environ, ca).get("diagnose", Diagnosis, asked(query))
-    _tell(said, form, "gpumon explain" if url == DEFAULT_URL else f"gpumon explain --url {url}")
+    _tell(said, form, query, "gpumon explain" if url == DEFAULT_URL else f"gpumon explain --url {url}")
 
 
 def of_recording(path: Path, config: Config, since_s: float | None, query: DiagnoseQuery, form: Form) -> None:
@@ -67,7 +67,7 @@ def of_recording(path: Path, config: Config, since_s: float | None, query: Diagn
 
     Raises FormatError, OSError, and AskError.
     """
-    _tell(diagnosis_of(path, config, since_s, query, ask), form, "")
+    _tell(diagnosis_of(path, config, since_s, query, ask), form, query, "")
 
 
 def diagnosis_of(path: Path, config: Config, since_s: float | None, query: DiagnoseQuery, ask: Ask) -> Diagnosis:
@@ -115,6 +115,7 @@ def ask(replay: Replay, query: DiagnoseQuery) -> Diagnosis:
             x=query.x,
             y=query.y,
             quantile=query.quantile,
+            is_over=True,
         )
 
     try:
@@ -142,13 +143,17 @@ def asked(query: DiagnoseQuery) -> dict[str, str]:
     return {name: value for name, value in told.items() if value}
 
 
+def _asks_for_surface(query: DiagnoseQuery) -> bool:
+    return bool(query.x or query.y) or query.quantile != QUANTILE
+
+
 def _node_name(replay: Replay) -> str:
     """Of the machine that was recorded."""
     names = replay.recording.header.get("node_names")
     return str(names[0]) if isinstance(names, list) and names else "node"
 
 
-def _tell(said: Diagnosis, form: Form, command: str) -> None:
+def _tell(said: Diagnosis, form: Form, query: DiagnoseQuery, command: str) -> None:
     if form.html is not None:
         from gpumon.diagnosis_html import page
 
@@ -156,6 +161,8 @@ def _tell(said: Diagnosis, form: Form, command: str) -> None:
     if form.json_output:
         click.echo(said.model_dump_json(indent=2))
     else:
-        diagnosis_text.render(console_for(sys.stdout), said, command, form.everything)
+        diagnosis_text.render(
+            console_for(sys.stdout), said, command, form.everything, with_surface=_asks_for_surface(query)
+        )
     if form.html is not None:
         click.echo(f"The report is in {form.html}.", err=True)

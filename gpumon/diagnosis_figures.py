@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gpumon.catalogue import CAUSES
 from gpumon.diagnosis_tables import measure
-from gpumon.diagnosis_words import change, clock, engine, measured, seconds
+from gpumon.diagnosis_words import engine, measured, moved
 from gpumon.explain.causes import LOAD, UNEXPLAINED
 from gpumon.explain.diagnosis.model import (
     BeforeDuring,
@@ -28,7 +28,8 @@ from gpumon.explain.diagnosis.model import (
     Surface,
     Timeline,
 )
-from gpumon.terminal import percent, printable, title_of
+from gpumon.shown import percent, shown_clock, shown_seconds
+from gpumon.terminal import printable, title_of
 
 Figure = dict[str, Any]
 """``data`` and ``layout``, as Plotly.newPlot takes them."""
@@ -93,7 +94,7 @@ def _causes(causes: Sequence[CauseLost], shades: Mapping[str, str]) -> Figure:
         "orientation": "h",
         "x": [each.seconds for each in shown_causes],
         "y": [_text(each.title) for each in shown_causes],
-        "text": [_text(f"{seconds(each.seconds)}, {percent(each.share)}") for each in shown_causes],
+        "text": [_text(f"{shown_seconds(each.seconds)}, {percent(each.share)}") for each in shown_causes],
         "textposition": "outside",
         "cliponaxis": False,
         "hoverinfo": "text",
@@ -127,7 +128,8 @@ def _timeline(timeline: Timeline, shades: Mapping[str, str], incidents: Sequence
             "line": {"color": "#333333", "width": 1.5},
         }
     )
-    layout = _layout(xaxis={"type": "date", "title": {"text": "UTC"}}, yaxis={"title": {"text": "seconds lost"}})
+    times_of_day = {"type": "date", "tickformat": "%H:%M:%S", "nticks": 8, "tickangle": 0}
+    layout = _layout(xaxis=times_of_day, yaxis={"title": {"text": "seconds lost"}})
     layout["yaxis2"] = _SECOND | {"title": {"text": "P95, s"}}
     more = {"barmode": "stack", "bargap": 0, "height": 380, "legend": {"orientation": "h", "y": -0.3}}
     return {
@@ -167,13 +169,14 @@ def _before_during(compared: BeforeDuring) -> Figure:
     changes = [each for each in compared.changes if each.change is not None][:16][::-1]
     told = [
         f"{measured(each.signal, each.before, each.unit)} → {measured(each.signal, each.during, each.unit)} "
-        f"({change(each.change)})"
+        f"({moved(each)})"
         for each in changes
     ]
+    lengths = [100 * max(-_LONGEST, min(_LONGEST, each.change or 0.0)) for each in changes]
     bar = {
         "type": "bar",
         "orientation": "h",
-        "x": [100 * max(-_LONGEST, min(_LONGEST, each.change or 0.0)) for each in changes],
+        "x": lengths,
         "y": [_text(each.title) for each in changes],
         "text": told,
         "textposition": "outside",
@@ -181,8 +184,10 @@ def _before_during(compared: BeforeDuring) -> Figure:
         "hoverinfo": "text",
         "marker": {"color": ["#c0392b" if (each.change or 0.0) > 0.0 else "#2874a6" for each in changes]},
     }
-    # Room for the figures: nothing falls by more than 100 %.
-    room = [-150.0 * _LONGEST, 200.0 * _LONGEST]
+    # Room for the figures beside the bars, as wide as the bars of both sides.
+    least, most = min([0.0, *lengths]), max([0.0, *lengths])
+    beside = max(most - least, 1.0)
+    room = [least - beside if least < 0.0 else 0.0, most + beside if most > 0.0 else 0.0]
     layout = _layout(xaxis={"title": {"text": "change, %"}, "range": room, "zeroline": True}, yaxis=_names())
     return {"data": [bar], "layout": layout | {"height": 110 + _ROW_PX * len(changes)}}
 
@@ -263,7 +268,10 @@ def _contexts(profile: ContextProfile) -> Figure:
 
 def _surface(surface: Surface) -> Figure:
     counted = [
-        [f"{seconds(value)}, of {count:,}" if value is not None else f"of {count:,}: too few" for value, count in cells]
+        [
+            f"{shown_seconds(value)}, of {count:,}" if value is not None else f"of {count:,}: too few"
+            for value, count in cells
+        ]
         for cells in (zip(*rows, strict=False) for rows in zip(surface.values, surface.counts, strict=False))
     ]
     heat = {
@@ -309,4 +317,4 @@ def _moment(unix_s: float) -> str:
     try:
         return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):
-        return clock(unix_s)
+        return shown_clock(unix_s)

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpumon.diagnosis_figures import Figure, colours, figures
-from gpumon.diagnosis_tables import classed, compared, lost_of, measure, place
-from gpumon.diagnosis_text import amounts, cause_told, ready
-from gpumon.diagnosis_words import change, clock, engine, lasted, measured, seconds, signed
+from gpumon.diagnosis_tables import NO_BEFORE, classed, compared, lost_of, measure
+from gpumon.diagnosis_text import action_told, calm_told, cause_told, ready
+from gpumon.diagnosis_words import counted, engine, known_s, lasted, measured, moved, period, signed
 from gpumon.explain.diagnosis.model import (
     BatchJitter,
     BeforeDuring,
@@ -35,8 +35,8 @@ from gpumon.explain.diagnosis.model import (
     Surface,
 )
 from gpumon.markup import Html, begin, escaped, items, judged, table
-from gpumon.record.comparison import shown, shown_duration, shown_time
-from gpumon.terminal import LONG, bound, percent, printable, title_of
+from gpumon.shown import percent, shown, shown_clock, shown_duration, shown_seconds
+from gpumon.terminal import LONG, bound, printable, title_of
 
 _DRAW: Final = """"use strict";
 for (const [place, figure] of Object.entries(JSON.parse(document.getElementById("figures").textContent))) {
@@ -52,6 +52,8 @@ h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}h2
 th,td{padding:.25rem .8rem .25rem 0;text-align:right;vertical-align:top;border-bottom:1px solid #e4e4e4}
 th.t,td.t{text-align:left}details{margin:.5rem 0}summary{cursor:pointer;color:#666}
 td:not(.t){white-space:nowrap}tr.mark td{background:#fdecea}
+td:first-child{min-width:6.5rem}td.t:nth-child(n+5){min-width:10rem}
+.plot{min-width:32rem}#plot-before-during{min-width:52rem}
 .bad,.critical{color:#b03a2e;font-weight:600}.suspect,.warning{color:#9a7d0a;font-weight:600}.ok{color:#1e8449}
 .unknown,.info{color:#666}.chip{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
 code{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1rem .3rem}
@@ -90,11 +92,11 @@ def page(said: Diagnosis, command: str, script: str | None = None) -> str:
 def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterable[str]:
     yield _head(said)
     if said.actions:
-        yield begin("What to do") + items(f"{each.text} ({title_of(each.cause)})" for each in said.actions)
+        yield begin("What to do") + items(map(action_told, said.actions), numbered=True)
     if said.causes:
-        yield begin("Causes") + _plot("plot-causes", plots) + _causes(said.causes)
+        yield begin("Causes") + _plot("plot-causes", plots) + _causes(said.causes, known_s(said))
     if "plot-timeline" in plots:
-        title = begin("Time lost", "by the cause, and response time; dotted: incidents opened")
+        title = begin("Time lost", "by the cause, and response time, UTC; dotted: incidents opened")
         yield title + _plot("plot-timeline", plots)
     if said.matrix:
         yield begin("What was different", compared(said)) + _matrix(said.matrix)
@@ -124,30 +126,26 @@ def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterab
 
 
 def _head(said: Diagnosis) -> str:
-    period = shown_duration(max(0.0, said.until - said.since))
     sentences = "".join(f"<p>{escaped(sentence, LONG)}</p>" for sentence in said.verdict)
-    counted = f"<p>{escaped(amounts(said), LONG)}.</p>" if said.requests else ""
     return (
         f"<h1>{escaped(said.node)}: why tokens were slow</h1>"
-        f'<p class="dim">{period} from {shown_time(said.since)} to {shown_time(said.until)}</p>'
-        f'<div class="verdict">{sentences}</div>{counted}'
+        f'<p class="dim">{escaped(period(said), LONG)}</p><div class="verdict">{sentences}</div>'
     )
 
 
-def _causes(causes: Sequence[CauseLost]) -> str:
+def _causes(causes: Sequence[CauseLost], period_s: float) -> str:
     shades = colours([each.cause for each in causes])
     rows = [
         (
             Html(f'<span class="chip" style="background:{shades[each.cause]}"></span>{escaped(each.title)}'),
-            seconds(each.seconds),
+            shown_seconds(each.seconds),
             percent(each.share),
-            f"{seconds(each.calm_seconds_per_minute)}/min" if each.calm_seconds_per_minute is not None else "-",
             f"{each.requests:,}",
-            cause_told(each),
+            "; ".join(part for part in (cause_told(each), calm_told(each, period_s)) if part),
         )
         for each in causes
     ]
-    return table(("Cause", "lost", "share", "in calm minutes", "requests", "based on"), rows, left=(0, 5))
+    return table(("Cause", "lost", "share", "requests", "based on"), rows, left=(0, 4))
 
 
 def _matrix(rows: Sequence[MatrixRow]) -> str:
@@ -158,7 +156,8 @@ def _matrix(rows: Sequence[MatrixRow]) -> str:
     if not others:
         return told
     known = sum(row.verdict == "ok" for row in others)
-    summary = f"{known} that were as on the other requests, {len(others) - known} that are not known"
+    unknown = f", {len(others) - known} that are not known" if len(others) > known else ""
+    summary = f"{known} that were as on the other requests{unknown}"
     return f"{told}<details><summary>{summary}</summary>{_dimensions(others)}</details>"
 
 
@@ -183,30 +182,34 @@ def _dimensions(rows: Sequence[MatrixRow]) -> str:
 def _before_during(found: BeforeDuring, plots: dict[str, Figure]) -> str:
     during, before = found.during, found.before
     length = shown_duration(max(0.0, during.end - during.start))
-    quiet = f", against {clock(before.start)} to {clock(before.end)}" if before is not None else ""
-    title = begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
+    quiet = f", against {shown_clock(before.start)} to {shown_clock(before.end)}" if before is not None else ""
+    title = begin("The worst stretch", f"{length} from {shown_clock(during.start)} on{quiet}")
     lost = f"{lost_of(found)}; signals of {engine(found.server, found.model)}"
+    if before is None:
+        lost = f"{lost_of(found)}. {NO_BEFORE}"
     rows = [
         (
             each.title,
             measured(each.signal, each.before, each.unit),
             measured(each.signal, each.during, each.unit),
-            change(each.change),
+            moved(each),
         )
         for each in found.changes
     ]
-    told = table(("Signal", "before", "during", "change"), rows)
-    return f"{title}<p>{escaped(lost, LONG)}</p>{_plot('plot-before-during', plots)}{told}"
+    told, plot = table(("Signal", "before", "during", "change"), rows), _plot("plot-before-during", plots)
+    if plot or before is None:
+        told = f"<details><summary>{counted(len(rows), 'signal')} in figures</summary>{told}</details>"
+    return f"{title}<p>{escaped(lost, LONG)}</p>{plot}{told}"
 
 
 def _slowest(requests: Sequence[SlowRequest], command: str) -> str:
     rows = [
         (
-            clock(each.started),
+            shown_clock(each.started),
             engine(each.server, each.model),
             each.tenant,
-            seconds(each.duration_seconds),
-            seconds(each.excess_seconds),
+            shown_seconds(each.duration_seconds),
+            shown_seconds(each.excess_seconds),
             f"{title_of(each.cause)} {percent(each.cause_share)}" if each.cause else "-",
             Html(f"<code>{escaped(ready(command, each.trace_id) or each.trace_id, LONG)}</code>"),
         )
@@ -218,7 +221,7 @@ def _slowest(requests: Sequence[SlowRequest], command: str) -> str:
 def _incidents(incidents: Sequence[IncidentBrief]) -> str:
     rows = [
         (
-            clock(each.opened),
+            shown_clock(each.opened),
             Html(f'<span class="{each.severity}">{each.severity}</span>'),
             each.kind,
             each.entity,
@@ -236,11 +239,11 @@ def _engines(found: Sequence[Engine]) -> str:
     rows = [
         (
             engine(each.server, each.model),
-            ", ".join(each.gpus) or place(each),
+            each.place or "not bound",
             f"{each.requests:,}",
             f"{each.slow_requests:,}",
-            seconds(each.token_seconds),
-            seconds(each.excess_seconds),
+            shown_seconds(each.token_seconds),
+            shown_seconds(each.excess_seconds),
             title_of(each.cause) if each.cause else "-",
         )
         for each in found
@@ -257,7 +260,7 @@ def _correlations(pairs: Sequence[Correlation]) -> str:
             signed(each.r),
             f"{each.lag_seconds:+.3g} s",
             f"{each.n_eff:,.0f}",
-            seconds(each.step_seconds),
+            shown_seconds(each.step_seconds),
             f"{each.p:.1g}",
         )
         for each in pairs
@@ -287,7 +290,7 @@ def _batch(batch: BatchJitter) -> str:
         (
             name,
             f"{each.requests:,}",
-            *map(seconds, (each.first_token_p50, each.first_token_jitter_p99, each.gap_jitter_p99)),
+            *map(shown_seconds, (each.first_token_p50, each.first_token_jitter_p99, each.gap_jitter_p99)),
         )
         for name, each in (("frequent", batch.frequent), ("rare", batch.rare))
     ]
@@ -303,9 +306,9 @@ def _contexts(profile: ContextProfile, plot: str) -> str:
         (
             row.bucket,
             f"{row.requests:,}",
-            seconds(row.response_mean),
-            seconds(row.response_p95),
-            seconds(row.first_token_p95),
+            shown_seconds(row.response_mean),
+            shown_seconds(row.response_p95),
+            shown_seconds(row.first_token_p95),
             f"x {row.growth:.3g}" if row.growth is not None else "-",
             shown(row.decode_tokens_per_second, ""),
             shown(row.normalised_throughput, ""),
@@ -321,7 +324,7 @@ def _contexts(profile: ContextProfile, plot: str) -> str:
 
 def _surface(surface: Surface, plot: str) -> str:
     rows = [
-        (label, *(seconds(value) if value is not None else "" for value in row))
+        (label, *(shown_seconds(value) if value is not None else "" for value in row))
         for label, row in zip(surface.y.labels, surface.values, strict=False)
     ]
     corner = f"{surface.y.name.replace('_', ' ')} by {surface.x.name.replace('_', ' ')}"
@@ -348,7 +351,7 @@ def _quality(links: Sequence[QualityLink]) -> str:
 
 
 def _plot(place_id: str, plots: dict[str, Figure]) -> str:
-    return f'<div class="plot" id="{place_id}"></div>' if place_id in plots else ""
+    return f'<div class="scroll"><div class="plot" id="{place_id}"></div></div>' if place_id in plots else ""
 
 
 def _data(plots: dict[str, Figure]) -> str:

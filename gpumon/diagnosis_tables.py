@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.table import Table
 from rich.text import Text
 
-from gpumon.diagnosis_words import ROWS, Lines, begin, change, clock, engine, measured, rest, seconds, signed, some
+from gpumon.diagnosis_words import ROWS, Lines, begin, engine, measured, moved, rest, signed, some
 from gpumon.explain.diagnosis.model import (
     BatchJitter,
     BeforeDuring,
@@ -26,11 +25,14 @@ from gpumon.explain.diagnosis.model import (
     Surface,
     Verdict,
 )
-from gpumon.record.comparison import shown, shown_duration
-from gpumon.terminal import bound, colour_of, percent, printable, table, title_of
+from gpumon.grid import Grid
+from gpumon.shown import percent, shown, shown_clock, shown_duration, shown_seconds
+from gpumon.terminal import bound, colour_of, printable, title_of
 
 _SUSPICIOUS = ("bad", "suspect")
 _VERDICTS: Final[dict[Verdict, str]] = {"bad": "bold red", "suspect": "yellow", "ok": "green", "unknown": "dim"}
+NO_BEFORE: Final = "There is no quiet time before it to compare with."
+"""Of the worst stretch: then nothing is said to have changed."""
 _HIGH = 0.9
 """Cells of a surface above this quantile of all its cells stand out."""
 
@@ -45,7 +47,7 @@ def matrix(rows: Sequence[MatrixRow], of: str, everything: bool) -> Lines:
         same_told = f"{same} dimension{'s' if same > 1 else ''} as on the other requests"
         more = f"Nothing that was watched; {same_told}. --all shows all."
         return [*begin("What was different", of), Text(more, style="dim")]
-    drawn = table("Dimension", "healthy", "slow", "others", "r", "verdict", right=2)
+    drawn = Grid("Dimension", "healthy", "slow", "others", "r", "verdict", right=2)
     for row in chosen:
         drawn.add_row(
             Text(printable(row.title)),
@@ -71,25 +73,29 @@ def before_during(compared: BeforeDuring, everything: bool) -> Lines:
         return []
     during, before = compared.during, compared.before
     length = shown_duration(max(0.0, during.end - during.start))
-    quiet = f", against {clock(before.start)} to {clock(before.end)}" if before is not None else ""
+    quiet = f", against {shown_clock(before.start)} to {shown_clock(before.end)}" if before is not None else ""
     lost = f"{lost_of(compared)}; signals of {engine(compared.server, compared.model)}"
+    title = begin("The worst stretch", f"{length} from {shown_clock(during.start)} on{quiet}")
+    if before is None and not everything:
+        return [*title, Text(f"{lost_of(compared)}. {NO_BEFORE}")]
     chosen = some(compared.changes, everything)
-    drawn = table("Signal", "before", "during", "change")
+    drawn = Grid("Signal", "before", "during", "change")
     for each in chosen:
         drawn.add_row(
             Text(printable(each.title)),
             Text(measured(each.signal, each.before, each.unit)),
             Text(measured(each.signal, each.during, each.unit)),
-            Text(change(each.change)),
+            Text(moved(each)),
         )
-    title = begin("The worst stretch", f"{length} from {clock(during.start)} on{quiet}")
     return [*title, Text(lost), drawn, *rest(chosen, compared.changes)]
 
 
 def lost_of(compared: BeforeDuring) -> str:
     """What the worst stretch lost, and how much of that is usual."""
-    usual = f", {seconds(compared.usual_seconds)} of it as in calm minutes" if compared.usual_seconds > 0.0 else ""
-    return f"{seconds(compared.excess_seconds)} lost{usual}"
+    usual = (
+        f", {shown_seconds(compared.usual_seconds)} of it as in calm minutes" if compared.usual_seconds > 0.0 else ""
+    )
+    return f"{shown_seconds(compared.excess_seconds)} lost{usual}"
 
 
 def engines(found: Sequence[Engine], everything: bool) -> Lines:
@@ -97,24 +103,18 @@ def engines(found: Sequence[Engine], everything: bool) -> Lines:
     if len(found) < 2 and not (everything and found):
         return []
     chosen = some(found, everything)
-    drawn = table("Server", "where", "requests", "slow", "lost", "mostly by", right=2)
-    drawn.columns[-1].no_wrap, drawn.columns[-1].overflow = False, "fold"
+    drawn = Grid("Server", "where", "requests", "slow", "lost", right=2)
+    drawn.add_texts("mostly by", least=10)
     for each in chosen:
         drawn.add_row(
             Text(engine(each.server, each.model)),
-            Text(place(each)),
+            Text(printable(each.place) or "not bound"),
             Text(f"{each.requests:,}"),
             Text(f"{each.slow_requests:,}"),
-            Text(seconds(each.excess_seconds)),
+            Text(shown_seconds(each.excess_seconds)),
             Text(title_of(each.cause) if each.cause else "-", style=colour_of(each.cause) if each.cause else ""),
         )
     return [*begin("Servers"), drawn, *rest(chosen, found)]
-
-
-def place(each: Engine) -> str:
-    """GPUs, process or container, in few characters."""
-    gpus = ", ".join(printable(uuid, 12) for uuid in each.gpus[:2]) + (" …" if len(each.gpus) > 2 else "")
-    return gpus or (f"pid {printable(each.pid, 10)}" if each.pid else printable(each.container, 12) or "not bound")
 
 
 def correlations(pairs: Sequence[Correlation]) -> Lines:
@@ -122,7 +122,7 @@ def correlations(pairs: Sequence[Correlation]) -> Lines:
     if not pairs:
         return []
     owners = {engine(each.server, each.model) for each in pairs}
-    drawn = table("Signal", "with", "r", "follows after", "samples", "each", right=2)
+    drawn = Grid("Signal", "with", "r", "follows after", "samples", "each", right=2)
     for each in pairs:
         owner = f" of {engine(each.server, each.model)}" if len(owners) > 1 else ""
         drawn.add_row(
@@ -131,7 +131,7 @@ def correlations(pairs: Sequence[Correlation]) -> Lines:
             Text(signed(each.r)),
             Text(f"{each.lag_seconds:+.3g} s"),
             Text(f"{each.n_eff:,.0f}"),
-            Text(seconds(each.step_seconds)),
+            Text(shown_seconds(each.step_seconds)),
         )
     of = f"of {next(iter(owners))}, " if len(owners) == 1 else ""
     return [*begin("What goes together", f"{of}over time, at the best lag"), drawn]
@@ -143,7 +143,7 @@ def tenants(found: Interference, everything: bool) -> Lines:
     if not chosen:
         return []
     active = f"{found.active_mean:.1f} active at a time, at most {found.active_most}"
-    drawn = table("Tenant", "requests", "tokens/s", "by one tenant more", "r", "verdict")
+    drawn = Grid("Tenant", "requests", "tokens/s", "by one tenant more", "r", "verdict")
     for each in chosen:
         drawn.add_row(
             Text(printable(each.tenant, 30) or "none named"),
@@ -164,7 +164,7 @@ def batch_jitter(batch: BatchJitter, everything: bool) -> Lines:
     line = Text.assemble(f"{classed(batch)}; ", _judged(batch.verdict))
     if batch.rare_over_frequent is not None:
         line.append(f": rare ones have {batch.rare_over_frequent:.3g} times the jitter of frequent ones")
-    drawn = table("Queries", "requests", "first token P50", "its jitter P99", "gaps' jitter P99")
+    drawn = Grid("Queries", "requests", "first token P50", "its jitter P99", "gaps' jitter P99")
     _add_class(drawn, "frequent", batch.frequent)
     _add_class(drawn, "rare", batch.rare)
     full = f"{percent(batch.fill)} full, {batch.open_most:,} open at most"
@@ -182,14 +182,14 @@ def context_profile(profile: ContextProfile, everything: bool) -> Lines:
     """Latency by context length, where it has a cliff."""
     if not profile.rows or not (everything or profile.cliff):
         return []
-    drawn = table("From", "requests", "mean", "P95", "growth", "tokens/s", "normalised")
+    drawn = Grid("From", "requests", "mean", "P95", "growth", "tokens/s", "normalised")
     for row in profile.rows:
         style = "bold red" if profile.cliff and row.bucket == profile.cliff else ""
         drawn.add_row(
             Text(printable(row.bucket, 12), style=style),
             Text(f"{row.requests:,}"),
-            Text(seconds(row.response_mean)),
-            Text(seconds(row.response_p95), style=style),
+            Text(shown_seconds(row.response_mean)),
+            Text(shown_seconds(row.response_p95), style=style),
             Text(f"x {row.growth:.3g}" if row.growth is not None else "-"),
             Text(shown(row.decode_tokens_per_second, "")),
             Text(shown(row.normalised_throughput, "")),
@@ -205,12 +205,11 @@ def response_surface(surface: Surface) -> Lines:
         return []
     high = known[min(len(known) - 1, int(_HIGH * len(known)))]
     names = (printable(axis.name, 20).replace("_", " ") for axis in (surface.y, surface.x))
-    drawn = table(" ╲ ".join(names))
-    for label in surface.x.labels[:ROWS]:
-        drawn.add_column(Text(printable(label, 14)), justify="right", overflow="fold")
+    drawn = Grid(" ╲ ".join(names))
+    drawn.add_figures(printable(label, 14) for label in surface.x.labels[:ROWS])
     for label, row in zip(surface.y.labels, surface.values, strict=False):
         cells = [
-            Text(seconds(value), style="red" if value >= high > known[0] else "") if value is not None else Text()
+            Text(shown_seconds(value), style="red" if value >= high > known[0] else "") if value is not None else Text()
             for value in row[:ROWS]
         ]
         drawn.add_row(Text(printable(label, 20)), *cells)
@@ -228,7 +227,7 @@ def quality(links: Sequence[QualityLink], everything: bool) -> Lines:
     chosen = some([each for each in links if everything or each.verdict in _SUSPICIOUS], everything)
     if not chosen:
         return []
-    drawn = table("Prompts", "evaluation", "n", "score", "tokens/s", "r", "verdict", right=2)
+    drawn = Grid("Prompts", "evaluation", "n", "score", "tokens/s", "r", "verdict", right=2)
     for each in chosen:
         drawn.add_row(
             Text(printable(each.prompts, 16) or "all others"),
@@ -242,9 +241,9 @@ def quality(links: Sequence[QualityLink], everything: bool) -> Lines:
     return [*begin("Quality and token rate"), drawn, *rest(chosen, links)]
 
 
-def _add_class(drawn: Table, name: str, queries: QueryClass) -> None:
+def _add_class(drawn: Grid, name: str, queries: QueryClass) -> None:
     figures = (queries.first_token_p50, queries.first_token_jitter_p99, queries.gap_jitter_p99)
-    drawn.add_row(Text(name), Text(f"{queries.requests:,}"), *(Text(seconds(figure)) for figure in figures))
+    drawn.add_row(Text(name), Text(f"{queries.requests:,}"), *(Text(shown_seconds(figure)) for figure in figures))
 
 
 def _judged(verdict: Verdict) -> Text:

@@ -1,7 +1,8 @@
 """``gpumon diagnose`` on a terminal: the verdict first, then what to do, then what both rest on.
 
 What is told is ``explain.diagnosis.model.Diagnosis``. A part that has nothing to say is left out, and of long lists the
-first rows are told, unless everything is asked for. 80 columns are enough.
+first rows are told, unless everything is asked for. The response surface is told where it is asked for. 80 columns are
+enough; on fewer, what stands side by side there stands below one another.
 """
 
 from __future__ import annotations
@@ -26,13 +27,25 @@ from gpumon.diagnosis_tables import (
     response_surface,
     tenants,
 )
-from gpumon.diagnosis_words import Lines, begin, clock, engine, lasted, rest, seconds, some
+from gpumon.diagnosis_words import Lines, begin, counted, engine, known_s, lasted, period, rest, some
 from gpumon.explain.causes import UNEXPLAINED
 from gpumon.explain.diagnosis.model import Action, CauseLost, Diagnosis, IncidentBrief, SlowRequest, Timeline
-from gpumon.record.comparison import shown_duration, shown_time
-from gpumon.terminal import LONG, bar, colour_of, percent, printable, title_of
+from gpumon.shown import percent, shown_clock, shown_seconds
+from gpumon.terminal import LONG, bar, colour_of, printable, title_of
 
 _SLOWEST = 5
+_SIDE_BY_SIDE: Final = 78
+"""Columns of a cause with its bar and figures on one line."""
+_LITTLE: Final = 0.005
+"""Of the excess: a cause that has less is left out."""
+_HARDLY_S: Final = 0.1
+"""Lost a minute."""
+_AS_MUCH: Final = 0.8
+"""Of what a cause costs a minute on the mean."""
+_NOT_CALM: Final = 2.0
+"""Likewise."""
+_ALL_BUT: Final = 0.01
+"""Of the seconds of a cause: what is less of one phase is not told."""
 _WIDEST = 4
 """Columns of a cell of time, where there are few of them."""
 _SEVERITIES: Final = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
@@ -40,25 +53,27 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _TRACE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
-def render(console: Console, said: Diagnosis, command: str, everything: bool = False) -> None:
+def render(
+    console: Console, said: Diagnosis, command: str, everything: bool = False, *, with_surface: bool = False
+) -> None:
     """Write it. command: what a trace id completes, such as ``gpumon explain``; empty where nobody can be asked."""
-    for line in lines(said, command, console.width, everything):
+    for line in lines(said, command, console.width, everything, with_surface=with_surface):
         # Commands stay whole, to be copied.
         console.print(line, soft_wrap=isinstance(line, Text) and line.no_wrap is True)
 
 
-def lines(said: Diagnosis, command: str, width: int, everything: bool) -> Lines:
+def lines(said: Diagnosis, command: str, width: int, everything: bool, *, with_surface: bool = False) -> Lines:
     """All of it. width: columns."""
     told = verdict(said)
     told += _actions(said.actions)
-    told += _causes(said.causes, everything)
+    told += _causes(said.causes, known_s(said), width, everything)
     if said.timeline is not None:
         told += _timeline(said.timeline, width)
     told += matrix(said.matrix, compared(said), everything)
     if said.before_during is not None:
         told += before_during(said.before_during, everything)
     told += _slowest(said.slowest, command, everything, with_server=len(said.engines) > 1)
-    told += _incidents(said.incidents, everything)
+    told += _incidents(said.incidents, width, everything)
     told += engines(said.engines, everything)
     if everything:
         told += correlations(said.correlations)
@@ -68,7 +83,7 @@ def lines(said: Diagnosis, command: str, width: int, everything: bool) -> Lines:
         told += batch_jitter(batch, everything)
     for profile in said.contexts:
         told += context_profile(profile, everything)
-    if said.surface is not None:
+    if said.surface is not None and (with_surface or everything):
         told += response_surface(said.surface)
     told += quality(said.quality, everything)
     return told + _notes(said.notes)
@@ -76,36 +91,28 @@ def lines(said: Diagnosis, command: str, width: int, everything: bool) -> Lines:
 
 def verdict(said: Diagnosis) -> Lines:
     """Of whom and when, what was slow and why, and how much it cost."""
-    period = shown_duration(max(0.0, said.until - said.since))
-    told: Lines = [Text.assemble((printable(said.node), "bold"), f": {period} from {shown_time(said.since)} on")]
+    told: Lines = [Text.assemble((printable(said.node), "bold"), f": {period(said)}")]
     for number, sentence in enumerate(said.verdict):
         told.append(Text(printable(sentence, LONG), style="bold" if number == 0 else ""))
-    if said.requests:
-        told.append(Text(f"{amounts(said)}."))
     return told
-
-
-def amounts(said: Diagnosis) -> str:
-    """Requests and seconds in a line."""
-    parts = [f"{said.requests:,} requests, {said.slow_requests:,} of them slow"]
-    if said.token_seconds > 0.0:
-        lost = percent(said.excess_seconds / said.token_seconds)
-        parts.append(f"{seconds(said.excess_seconds)} lost of {seconds(said.token_seconds)} ({lost})")
-    if said.unexplained_share is not None:
-        parts.append(f"{percent(said.unexplained_share)} of it unexplained")
-    return "; ".join(parts)
 
 
 def cause_told(each: CauseLost) -> str:
     """What kind of cause, where it struck, and the figure behind it."""
     parts: list[str] = [] if each.kind == UNEXPLAINED else [each.kind]
-    if each.first_token_seconds > 0.0 and each.decode_seconds > 0.0:
-        parts.append(f"{seconds(each.first_token_seconds)} of it until first tokens")
-    elif each.first_token_seconds > 0.0:
+    first = each.first_token_seconds / each.seconds if each.seconds > 0.0 else 0.0
+    if first >= 1.0 - _ALL_BUT:
         parts.append("until first tokens")
+    elif first >= _ALL_BUT:
+        parts.append(f"{shown_seconds(each.first_token_seconds)} of it until first tokens")
     if each.fact:
         parts.append(printable(each.fact, LONG))
     return "; ".join(parts)
+
+
+def action_told(each: Action) -> str:
+    """What to do, and what for."""
+    return f"{each.text} ({title_of(each.cause)}, {shown_seconds(each.seconds)})"
 
 
 def ready(command: str, trace_id: str) -> str:
@@ -113,22 +120,38 @@ def ready(command: str, trace_id: str) -> str:
     return f"{command} {trace_id}" if command and _TRACE.fullmatch(trace_id) is not None else ""
 
 
-def _causes(causes: Sequence[CauseLost], everything: bool) -> Lines:
+def calm_told(each: CauseLost, period_s: float) -> str:
+    """What a cause costs in calm minutes; empty where none were calm, or none for this cause: it may be of another
+    engine than the worst stretch. period_s: in which it cost what it cost."""
+    calm = each.calm_seconds_per_minute
+    usual = 60.0 * each.seconds / max(period_s, 1.0)
+    if calm is None or calm > _NOT_CALM * usual:
+        return ""
+    if calm < _HARDLY_S:
+        return "hardly any in calm minutes"
+    return "as much in calm minutes" if calm >= _AS_MUCH * usual else f"{shown_seconds(calm)} a minute in calm ones"
+
+
+def _causes(causes: Sequence[CauseLost], period_s: float, width: int, everything: bool) -> Lines:
     if not causes:
         return []
     told = begin("Causes")
-    chosen = some(causes, everything)
+    chosen = some([each for each in causes if everything or each.share >= _LITTLE], everything)
     for each in chosen:
-        line = Text(f"{printable(each.title, 25):<25} ")
-        line.append(f"{bar(each.share, 16):<16}", style=colour_of(each.cause))
-        line.append(f" {seconds(each.seconds):>11} {percent(each.share):>6}")
-        line.append(f"{each.requests:>7,} requests", style="dim")
+        lost, share, requests = shown_seconds(each.seconds), percent(each.share), counted(each.requests, "request")
+        line = Text(f"{printable(each.title, 26):<26} ")
+        more = [cause_told(each), calm_told(each, period_s)]
+        if width >= _SIDE_BY_SIDE:
+            line.append(f"{bar(each.share, 16):<16}", style=colour_of(each.cause))
+            line.append(f" {lost:>11} {share:>6}")
+            line.append(f"{requests:>16}", style="dim")
+        else:
+            line.append(bar(each.share, max(1, min(16, width - line.cell_len))), style=colour_of(each.cause))
+            more = [f"{lost}, {share}", requests, *more]
         told.append(line)
-        calm = each.calm_seconds_per_minute
-        parts = [cause_told(each), f"in calm minutes {seconds(calm)} a minute" if calm is not None else ""]
-        more = "; ".join(part for part in parts if part)
-        if more:
-            told.append(Padding(Text(more, style="dim"), (0, 0, 0, 2), expand=False))
+        if any(more):
+            below = Text("; ".join(part for part in more if part), style="dim")
+            told.append(Padding(below, (0, 0, 0, 2), expand=False))
     return told + rest(chosen, causes)
 
 
@@ -149,9 +172,13 @@ def _timeline(timeline: Timeline, width: int) -> Lines:
         height = min(len(_BLOCKS) - 1, int(worst / most * len(_BLOCKS)))
         block = " " if worst <= 0.0 else _BLOCKS[height]
         blocks.append(wide * block, style=colour_of(cause) if sums.get(cause) else "")
-    start, end = clock(timeline.start), clock(timeline.start + len(cells) * timeline.step_seconds)
+    start, end = shown_clock(timeline.start), shown_clock(timeline.start + len(cells) * timeline.step_seconds)
     axis = Text(f"{start} {end:>{max(1, len(blocks) - len(start) - 1)}}", style="dim")
-    return [*begin("Time lost", f"each {seconds(each_s)}; {_BLOCKS[-1]} {seconds(most)} lost"), blocks, axis]
+    return [
+        *begin("Time lost", f"each {shown_seconds(each_s)}; {_BLOCKS[-1]} {shown_seconds(most)} lost"),
+        blocks,
+        axis,
+    ]
 
 
 def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool, *, with_server: bool) -> Lines:
@@ -160,9 +187,9 @@ def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool, *,
     told = begin("Requests to look at")
     chosen = some(requests, everything, _SLOWEST)
     for each in chosen:
-        line = Text(f"{clock(each.started)}  ")
-        line.append(f"late by {seconds(each.excess_seconds)}", style="red")
-        line.append(f" of {seconds(each.duration_seconds)}")
+        line = Text(f"{shown_clock(each.started)}  ")
+        line.append(f"late by {shown_seconds(each.excess_seconds)}", style="red")
+        line.append(f" of {shown_seconds(each.duration_seconds)}")
         if each.cause:
             line.append(f", {title_of(each.cause)} {percent(each.cause_share)}", style=colour_of(each.cause))
         asked = ready(command, each.trace_id) or f"trace {printable(each.trace_id)}"
@@ -174,19 +201,19 @@ def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool, *,
     return told + rest(chosen, requests)
 
 
-def _incidents(incidents: Sequence[IncidentBrief], everything: bool) -> Lines:
+def _incidents(incidents: Sequence[IncidentBrief], width: int, everything: bool) -> Lines:
     if not incidents:
         return []
     told = begin("Incidents")
     chosen = some(incidents, everything)
     for each in chosen:
-        line = Text(f"{clock(each.opened)}  ")
+        line = Text(f"{shown_clock(each.opened)}  ")
         line.append(f"{each.severity:8}", style=_SEVERITIES[each.severity])
         line.append(f" {printable(each.kind)} of {printable(each.entity)}, ")
         line.append(f"{lasted(each)}")
-        behind = f" ({', '.join(map(title_of, each.causes))})" if each.causes else ""
+        behind = f"; late meanwhile by: {', '.join(map(title_of, each.causes))}" if each.causes else ""
         summary = Text(f"{printable(each.summary, LONG)}{behind}", style="dim")
-        told += [line, Padding(summary, (0, 0, 0, 10), expand=False)]
+        told += [line, Padding(summary, (0, 0, 0, 10 if width >= _SIDE_BY_SIDE else 2), expand=False)]
     return told + rest(chosen, incidents)
 
 
@@ -195,7 +222,7 @@ def _actions(actions: Sequence[Action]) -> Lines:
         return []
     told = begin("What to do")
     for number, each in enumerate(actions, start=1):
-        told.append(Text.assemble(f"{number}. {printable(each.text, LONG)} ", (f"({title_of(each.cause)})", "dim")))
+        told.append(Text(f"{number}. {printable(action_told(each), LONG)}"))
     return told
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from gpumon.explain.diagnosis.model import IncidentBrief
-from gpumon.record.comparison import shown, shown_duration
+from gpumon.explain.diagnosis.model import Change, Diagnosis, IncidentBrief
+from gpumon.grid import Grid
+from gpumon.model import Unit
+from gpumon.shown import shown, shown_duration, shown_time
 from gpumon.terminal import figure, heading, printable
 
 ROWS: Final = 12
@@ -19,8 +19,27 @@ ROWS: Final = 12
 _MANY: Final = 9.0
 _OF_CPUS: Final = frozenset(("cpu", "runqueue_wait"))
 """Signals in CPU seconds per second."""
-Lines = list[Text | Padding | Table]
+Lines = list[Text | Padding | Grid]
 _Row = TypeVar("_Row")
+
+
+def known_s(said: Diagnosis) -> float:
+    """Seconds of the period of which something is known."""
+    return max(0.0, said.until - (said.since if said.known_since is None else said.known_since))
+
+
+def period(said: Diagnosis) -> str:
+    """``30 min from 2026-11-29 17:10:47 UTC on``; and that it is less than was asked for, where no more is known."""
+    known = shown_duration(known_s(said))
+    if said.known_since is None:
+        return f"{known} from {shown_time(said.since)} on"
+    asked = shown_duration(max(0.0, said.until - said.since))
+    return f"{known} from {shown_time(said.known_since)} on: of the {asked} asked for no more is known"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 request``, ``1,234 requests``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def begin(title: str, more: str = "") -> Lines:
@@ -62,9 +81,11 @@ def change(ratio: float | None) -> str:
     return "0 %" if percent in ("+0", "-0") else f"{percent} %"
 
 
-def seconds(value: float | None) -> str:
-    """``7.2 ms``, ``42.1 s``, ``3 min 20 s``; a dash where it is not known."""
-    return shown_duration(value) if value is not None and value >= 100.0 else shown(value, "seconds")
+def moved(each: Change) -> str:
+    """What a signal did: of a temperature the difference, for its zero means nothing; of others ``change``."""
+    if each.unit == Unit.CELSIUS and each.before is not None and each.during is not None:
+        return f"{each.during - each.before:+.3g} °C"
+    return change(each.change)
 
 
 def measured(signal: str, value: float | None, unit: str) -> str:
@@ -77,11 +98,3 @@ def lasted(incident: IncidentBrief) -> str:
     """``lasted 73 s``, ``still open after 108 s``."""
     told = shown_duration(max(0.0, incident.lasted_seconds))
     return f"still open after {told}" if incident.is_open else f"lasted {told}"
-
-
-def clock(unix_s: float) -> str:
-    """Time of day in UTC; the bare number where it is out of the calendar."""
-    try:
-        return f"{datetime.fromtimestamp(unix_s, UTC):%H:%M:%S}"
-    except (ValueError, OverflowError, OSError):
-        return f"{unix_s:.6g}"

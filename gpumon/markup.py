@@ -24,9 +24,10 @@ def begin(title: str, more: str = "") -> str:
     return f"<h2>{escaped(title, LONG)}{told}</h2>"
 
 
-def items(texts: Iterable[str]) -> str:
+def items(texts: Iterable[str], *, numbered: bool = False) -> str:
     """A list."""
-    return f"<ul>{''.join(f'<li>{escaped(text, LONG)}</li>' for text in texts)}</ul>"
+    kind = "ol" if numbered else "ul"
+    return f"<{kind}>{''.join(f'<li>{escaped(text, LONG)}</li>' for text in texts)}</{kind}>"
 
 
 def table(

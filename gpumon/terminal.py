@@ -10,12 +10,11 @@ import math
 from typing import Final, TextIO
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.causes import LOAD, TABLE, UNEXPLAINED
-from gpumon.record.comparison import shown
+from gpumon.shown import shown
 
 PLAIN_WIDTH: Final = 80
 WIDTH_MAX: Final = 110
@@ -72,12 +71,6 @@ def bar(share: float, width: int) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def percent(share: float) -> str:
-    """``93 %``; ``<1 %`` for what is little and not nothing."""
-    whole = f"{100 * share:.0f}"
-    return "<1 %" if whole == "0" and share > 0.0 else f"{whole} %"
-
-
 def figure(value: float | None, unit: str) -> str:
     """A value of a dimension: ``91 °C``, ``40/s``; ``0.97`` of a ratio or of seconds per second, as bounds are told."""
     if unit in ("ratio", "s/s"):
@@ -94,17 +87,6 @@ def bound(healthy: str, unit: str) -> str:
         return printable(healthy)
     spelled = {"celsius": " °C", "seconds": " s"}
     return printable(healthy) + ("/s" if unit.endswith("/s") else spelled.get(unit, f" {printable(unit)}"))
-
-
-def table(*titles: str, right: int = 1) -> Table:
-    """Without lines. right: the columns from this one on are of figures, and aligned so."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for number, title in enumerate(titles):
-        if number < right:
-            made.add_column(Text(title), overflow="fold")
-        else:
-            made.add_column(Text(title), justify="right", no_wrap=True)
-    return made
 
 
 def heading(text: str) -> Text:

@@ -41,6 +41,7 @@ def nothing(**fields: Any) -> Diagnosis:
         "version": "0.1.0",
         "node": "gpu-box-17",
         "since": SINCE,
+        "known_since": None,
         "until": SINCE + 1800.0,
         "requests": 0,
         "slow_requests": 0,
@@ -105,6 +106,7 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
         engines=tuple(
             Engine(
                 **engine,
+                place=place,
                 gpus=gpus,
                 pid="",
                 container="",
@@ -114,7 +116,7 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
                 excess_seconds=150.0,
                 cause="thermal_throttle",
             )
-            for gpus in (("GPU-0003", "GPU-0004"), ("GPU-0005",))
+            for place, gpus in (("GPUs 3, 4", ("GPU-0003", "GPU-0004")), ("GPU 5", ("GPU-0005",)))
         ),
         slowest=(
             SlowRequest(
@@ -238,7 +240,7 @@ def _cause(cause: str, title: str, kind: Any, seconds: float, fact: str, first: 
         decode_seconds=seconds - first,
         share=seconds / 310.0,
         requests=110,
-        calm_seconds_per_minute=0.5 if kind == "load" else None,
+        calm_seconds_per_minute=0.3 if kind == "load" else None,
         fact=fact,
         action="Look at it.",
     )

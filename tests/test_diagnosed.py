@@ -90,6 +90,23 @@ def test_a_report_that_cannot_be_written_is_an_error_with_its_name(peer: Peer, t
 
 
 @pytest.mark.parametrize(
+    ("query", "is_told"),
+    [
+        (DiagnoseQuery(), False),
+        (DiagnoseQuery(x="tenant"), True),
+        (DiagnoseQuery(y="tenant"), True),
+        (DiagnoseQuery(quantile=0.5), True),
+    ],
+)
+def test_the_response_surface_is_told_where_it_was_asked_for(
+    peer: Peer, capsys: Captured, query: DiagnoseQuery, is_told: bool
+) -> None:
+    peer.answers.append(reply(200, full().model_dump_json().encode()))
+    of_daemon(address(peer), {}, None, query, Form())
+    assert ("Response surface" in capsys.readouterr().out) == is_told
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"{}",
@@ -135,6 +152,8 @@ def test_a_recording_is_diagnosed_as_it_would_have_been_then(recorded: Path, cap
     of_recording(recorded, Config(), None, DiagnoseQuery(), Form(json_output=True))
     told = Diagnosis.model_validate_json(capsys.readouterr().out)
     assert told.requests > 0
+    assert told.known_since is None
+    assert not any("explained some seconds after their end" in note for note in told.notes)
     of_recording(recorded, Config(), None, DiagnoseQuery(), Form(json_output=True))
     assert Diagnosis.model_validate_json(capsys.readouterr().out) == told
 

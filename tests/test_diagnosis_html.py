@@ -16,7 +16,7 @@ from gpumon.catalogue import CAUSES
 from gpumon.diagnosis_figures import colours, figures
 from gpumon.diagnosis_html import page, plotly_script
 from gpumon.explain.causes import LOAD, is_fault
-from gpumon.explain.diagnosis.model import Diagnosis
+from gpumon.explain.diagnosis.model import Change, Diagnosis
 from tests.diagnoses import HOSTILE, SINCE, TRACE, full, nothing
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -89,7 +89,7 @@ def hostile_diagnosis() -> Diagnosis:
     told["before_during"]["changes"][0] |= {"title": HOSTILE, "unit": HOSTILE}
     told["timeline"]["by_cause"][HOSTILE] = told["timeline"]["excess"]
     told["slowest"][0] |= {"trace_id": HOSTILE, "cause": HOSTILE}
-    told["engines"][0] |= {"gpus": [HOSTILE], "cause": HOSTILE}
+    told["engines"][0] |= {"place": HOSTILE, "gpus": [HOSTILE], "cause": HOSTILE}
     told["incidents"][0] |= {"kind": HOSTILE, "entity": HOSTILE, "summary": HOSTILE, "causes": [HOSTILE]}
     told["correlations"][0] |= {"x": HOSTILE, "y": HOSTILE}
     told["contexts"][0]["rows"][0]["bucket"] = told["contexts"][0]["cliff"] = HOSTILE
@@ -109,7 +109,8 @@ def test_every_element_is_closed(read: Read) -> None:
 
 def test_the_verdict_and_every_part_are_told(read: Read) -> None:
     assert "vllm/llama-70b lost 310 s of token time, 93 % of it because a GPU was too hot." in read.text
-    assert "1,234 requests, 120 of them slow; 5 min 10 s lost of 68 min 40 s (8 %)" in read.text
+    assert "30 min from 2027-01-15 08:00:00 UTC on" in read.text
+    assert "Look at fans and air flow. (GPU too hot, 4 min 48 s)" in read.text
     assert sum(tag == "h2" for tag, _ in read.elements) == 15
     assert "NVLink is not watched: no NVLink on this node." in read.text
 
@@ -117,9 +118,9 @@ def test_the_verdict_and_every_part_are_told(read: Read) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        ["GPU too hot", "4 min 48 s", "93 %", "-", "110", "fault; sm_clock 1.005 GHz, usually 1.41 GHz"],
+        ["GPU too hot", "4 min 48 s", "93 %", "110", "fault; sm_clock 1.005 GHz, usually 1.41 GHz"],
         ["SM clock over its maximum", "> 0.7", "0.508", "1", "-", "-0.83", "1,200", "bad"],
-        ["waiting in the queue", "12 s", "4 %", "500 ms/min", "110", "load; until first tokens"],
+        ["waiting in the queue", "12 s", "4 %", "110", "load; until first tokens; 300 ms a minute in calm ones"],
         ["P95 gap", "45 ms", "255 ms", "+467 %"],
         ["sm clock", "inter token p95 of vllm/llama-70b", "-0.91", "+1 s", "120", "1 s", "1e-12"],
         ["acme", "400", "41", "-6.5", "-0.80", "bad"],
@@ -159,6 +160,38 @@ def test_where_nothing_was_asked_there_is_no_plot_and_no_script() -> None:
     assert empty.scripts == []
     assert "script-src 'none'" in empty.policy
     assert "No requests ended in this time." in empty.text
+
+
+def test_a_period_of_which_less_is_known_says_since_when() -> None:
+    text = Read(page(full().model_copy(update={"known_since": SINCE + 1560.0}), "")).text
+    assert "4 min from 2027-01-15 08:26:00 UTC on: of the 30 min asked for no more is known" in text
+
+
+def test_wide_plots_and_tables_scroll_within_a_narrow_page(read: Read) -> None:
+    inside: list[str] = []
+    last: dict[str, str | None] = {}
+    for tag, attributes in read.elements:
+        if tag == "table" or attributes.get("class") == "plot":
+            inside.append(str(last.get("class")))
+        last = attributes
+    assert len(inside) > 15
+    assert set(inside) == {"scroll"}
+
+
+def test_figures_of_what_is_drawn_are_behind_a_summary_and_open_without_a_plot() -> None:
+    assert "3 signals in figures" in Read(page(full(), "")).text
+    alone = Read(page(full(), "", script=""))
+    assert "signals in figures" not in alone.text
+    assert ["P95 gap", "45 ms", "255 ms", "+467 %"] in alone.rows
+
+
+def test_a_worst_stretch_without_a_before_says_so_and_keeps_its_figures_behind_a_summary() -> None:
+    during = full().before_during
+    assert during is not None
+    found = full().model_copy(update={"before_during": during.model_copy(update={"before": None})})
+    told = Read(page(found, "", script="")).text
+    assert "There is no quiet time before it to compare with." in told
+    assert "3 signals in figures" in told
 
 
 def test_the_same_diagnosis_is_the_same_page() -> None:
@@ -247,6 +280,21 @@ def test_a_change_beyond_the_axis_is_told_by_its_figure() -> None:
     assert bar["text"][0] == "45 ms → 255 ms (+467 %)"
 
 
+def test_there_is_room_for_figures_beside_the_bars_of_either_side() -> None:
+    during = full().before_during
+    assert during is not None
+    clock, gap, _ = during.changes
+
+    def room(*changes: Change) -> list[float]:
+        found = full().model_copy(update={"before_during": during.model_copy(update={"changes": changes})})
+        return [*figures(found)["plot-before-during"]["layout"]["xaxis"]["range"]]
+
+    assert room(clock, gap) == [-49.0 - 349.0, 300.0 + 349.0]
+    assert room(gap) == [0.0, 600.0]
+    assert room(clock) == [-98.0, 0.0]
+    assert room(clock.model_copy(update={"change": 0.0})) == [0.0, 0.0]
+
+
 def test_axes_of_names_take_no_name_for_a_number_or_a_date() -> None:
     for drawn in figures(full(tenant="2026-01-01")).values():
         for axis in ("xaxis", "yaxis"):
@@ -280,6 +328,9 @@ def test_incidents_are_marked_where_time_was_lost_those_of_one_cell_together() -
 
 def test_dimensions_that_were_not_different_are_behind_a_summary(read: Read) -> None:
     assert "1 that were as on the other requests, 1 that are not known" in read.text
+    known = full().model_copy(update={"matrix": full().matrix[:-1]})
+    assert "1 that were as on the other requests" in Read(page(known, "")).text
+    assert "not known" not in Read(page(known, "", script="")).text
     page_text = page(full(), "", script="")
     before, _, after = page_text.partition("<details>")
     assert "SM clock over its maximum" in before

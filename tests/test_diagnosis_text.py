@@ -9,9 +9,10 @@ import pytest
 from rich.cells import cell_len
 
 from gpumon.diagnosis_text import render
+from gpumon.explain.causes import TABLE
 from gpumon.explain.diagnosis.model import Diagnosis
 from gpumon.terminal import console_for
-from tests.diagnoses import HOSTILE, TRACE, full, nothing
+from tests.diagnoses import HOSTILE, SINCE, TRACE, full, nothing
 from tests.test_terminal import Screen
 
 ALWAYS = ("Causes", "Time lost", "What was different", "The worst stretch", "Requests to look at", "Incidents")
@@ -29,10 +30,19 @@ TITLES = (
 )
 
 
-def lines(said: Diagnosis, *, command: str = "gpumon explain", everything: bool = False) -> list[str]:
+def lines(
+    said: Diagnosis,
+    *,
+    command: str = "gpumon explain",
+    everything: bool = False,
+    with_surface: bool = False,
+    width: int = 80,
+) -> list[str]:
     """In a pipe."""
     stream = io.StringIO()
-    render(console_for(stream), said, command, everything)
+    console = console_for(stream)
+    console.width = width
+    render(console, said, command, everything, with_surface=with_surface)
     text = stream.getvalue()
     assert "\x1b" not in text
     return [line.rstrip() for line in text.splitlines()]
@@ -57,37 +67,123 @@ def changed(**fields: Any) -> Diagnosis:
 
 def test_the_verdict_comes_first_with_what_it_cost() -> None:
     assert lines(full())[:6] == [
-        "gpu-box-17: 30 min 0 s from 2027-01-15 08:00:00 UTC on",
+        "gpu-box-17: 30 min from 2027-01-15 08:00:00 UTC on",
         "vllm/llama-70b lost 310 s of token time, 93 % of it because a GPU was too hot.",
         "It began at 08:10:00 and lasts.",
-        "1,234 requests, 120 of them slow; 5 min 10 s lost of 68 min 40 s (8 %); 3 % of",
-        "it unexplained.",
         "",
+        "What to do",
+        "1. Look at fans and air flow. (GPU too hot, 4 min 48 s)",
     ]
 
 
-def test_all_parts_are_told_in_one_order_within_80_columns() -> None:
-    told = lines(full(), everything=True)
-    assert titles(told) == [*TITLES]
-    assert titles(lines(full())) == [title for title in TITLES if title != "What goes together"]
-    assert all(cell_len(line) <= 80 for line in told)
+def test_a_period_of_which_less_is_known_says_since_when() -> None:
+    told = lines(changed(known_since=SINCE + 1560.0))
+    assert told[:2] == [
+        "gpu-box-17: 4 min from 2027-01-15 08:26:00 UTC on: of the 30 min asked for no",
+        "more is known",
+    ]
+
+
+def test_all_parts_are_told_in_one_order() -> None:
+    assert titles(lines(full(), everything=True)) == [*TITLES]
+    assert titles(lines(full())) == [
+        title for title in TITLES if title not in ("What goes together", "Response surface")
+    ]
+    assert "Response surface" in titles(lines(full(), with_surface=True))
+
+
+COMMAND = f"gpumon explain {TRACE}"
+
+
+@pytest.mark.parametrize("width", [1, 7, 20, 40, 60, 77, 78, 80, 110])
+def test_no_line_is_wider_than_the_terminal_but_the_command_to_copy(width: int) -> None:
+    told = lines(full(), everything=True, width=width)
+    assert any(COMMAND in line for line in told)
+    assert all(cell_len(line) <= width for line in told if COMMAND not in line)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_on_a_narrow_terminal_no_word_and_no_figure_is_cut(width: int) -> None:
+    """All that is told at 110 columns stands there as well, but for titles of what begins a paragraph."""
+    narrow, wide = (lines(full(), everything=True, width=columns) for columns in (width, 110))
+    words = " ".join(narrow).replace(";", " ").replace(":", " ").split()
+    missing = {word for line in wide for word in line.replace(";", " ").replace(":", " ").split()} - {*words}
+    titles_of_first_cells = {"Dimension", "From", "Prompts", "Server", "Signal", "Tenant"}
+    assert {word for word in missing if not set(word) <= set("█▉▊▋▌▍▎▏▁▂▃▄▅▆▇")} <= titles_of_first_cells
+    assert not any("…" in line for line in narrow)
+
+
+def test_a_cause_on_40_columns_has_its_bar_beside_and_its_figures_below() -> None:
+    assert part(lines(full(), width=40), "Causes")[:5] == [
+        "GPU too hot                ████████████▏",
+        "  4 min 48 s, 93 %; 110 requests; fault;",
+        "  sm_clock 1.005 GHz, usually 1.41 GHz",
+        "waiting in the queue       ▌",
+        "  12 s, 4 %; 110 requests; load; until",
+    ]
 
 
 def test_where_nothing_was_asked_there_is_the_verdict_alone() -> None:
     assert lines(nothing(), everything=True) == [
-        "gpu-box-17: 30 min 0 s from 2027-01-15 08:00:00 UTC on",
+        "gpu-box-17: 30 min from 2027-01-15 08:00:00 UTC on",
         "No requests ended in this time.",
     ]
 
 
 def test_causes_have_bars_seconds_shares_and_what_they_rest_on() -> None:
     assert part(lines(full()), "Causes") == [
-        "GPU too hot               ██████████████▉   4 min 48 s   93 %    110 requests",
+        "GPU too hot                ██████████████▉   4 min 48 s   93 %    110 requests",
         "  fault; sm_clock 1.005 GHz, usually 1.41 GHz",
-        "waiting in the queue      ▋                       12 s    4 %    110 requests",
-        "  load; until first tokens; in calm minutes 500 ms a minute",
-        "unexplained               ▌                       10 s    3 %    110 requests",
+        "waiting in the queue       ▋                       12 s    4 %    110 requests",
+        "  load; until first tokens; 300 ms a minute in calm ones",
+        "unexplained                ▌                       10 s    3 %    110 requests",
     ]
+
+
+def test_a_cause_of_next_to_nothing_is_left_out_and_one_request_is_one() -> None:
+    hot, queue, rest = full().causes
+    told = part(lines(changed(causes=(hot, queue.model_copy(update={"share": 0.004}), rest))), "Causes")
+    assert not any(line.startswith("waiting") for line in told)
+    assert told[-1] == "2 of 3; --all shows the rest."
+    one = part(lines(changed(causes=(hot.model_copy(update={"requests": 1}),))), "Causes")
+    assert one[0].endswith("      1 request")
+
+
+@pytest.mark.parametrize(
+    ("calm", "told"),
+    [
+        (None, ""),
+        (0.0, "; hardly any in calm minutes"),
+        (4.2, "; 4.2 s a minute in calm ones"),
+        (8.5, "; as much in calm minutes"),
+        (19.0, "; as much in calm minutes"),
+        (19.5, ""),
+    ],
+)
+def test_what_calm_minutes_lose_to_a_cause_is_told_unless_they_are_not_calm_for_it(
+    calm: float | None, told: str
+) -> None:
+    """It cost 9.6 s a minute on the mean."""
+    (hot, *_) = full().causes
+    found = part(lines(changed(causes=(hot.model_copy(update={"calm_seconds_per_minute": calm}),))), "Causes")
+    assert " ".join(found[1:]).split("1.41 GHz")[1] == told
+
+
+@pytest.mark.parametrize(
+    ("first_s", "told"),
+    [(0.0, ""), (2.0, ""), (3.0, "; 3 s of it until first tokens"), (286.0, "; until first tokens")],
+)
+def test_in_which_phase_a_cause_struck_is_told_where_it_was_not_in_decoding_alone(first_s: float, told: str) -> None:
+    (hot, *_) = full().causes
+    found = part(lines(changed(causes=(hot.model_copy(update={"first_token_seconds": first_s}),))), "Causes")
+    assert found[1] == f"  fault{told}; sm_clock 1.005 GHz, usually 1.41 GHz"
+
+
+def test_the_longest_name_of_a_cause_is_whole() -> None:
+    (hot, *_) = full().causes
+    causes = tuple(hot.model_copy(update={"title": cause.title}) for cause in TABLE.values())
+    told = " ".join(lines(changed(causes=causes), everything=True))
+    assert all(cause.title in told for cause in TABLE.values())
 
 
 def test_the_time_lost_is_drawn_over_the_period() -> None:
@@ -148,6 +244,12 @@ def test_the_worst_stretch_is_compared_with_the_quiet_time_before() -> None:
     assert during is not None
     alone = lines(changed(before_during=during.model_copy(update={"before": None})))
     assert "The worst stretch (3 min 20 s from 08:10:00 on)" in alone
+    assert part(alone, "The worst stretch") == [
+        "4 min 10 s lost, 20 s of it as in calm minutes. There is no quiet time before it",
+        "to compare with.",
+    ]
+    all_of_it = lines(changed(before_during=during.model_copy(update={"before": None})), everything=True)
+    assert part(all_of_it, "The worst stretch")[1].startswith("Signal")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +287,8 @@ def test_of_long_lists_the_first_are_told_unless_all_are_asked_for() -> None:
 def test_incidents_are_told_with_how_long_and_what_they_cost() -> None:
     assert part(lines(full()), "Incidents") == [
         "08:10:01  warning  thermal_throttle of gpu 3, still open after 19 min 59 s",
-        "          SM clock 1980 → 1005 MHz while llama-70b ran (GPU too hot)",
+        "          SM clock 1980 → 1005 MHz while llama-70b ran; late meanwhile by: GPU",
+        "          too hot",
     ]
 
 
@@ -201,7 +304,7 @@ def test_what_is_healthy_is_left_out_unless_all_is_asked_for() -> None:
         contexts=tuple(profile.model_copy(update={"cliff": ""}) for profile in said.contexts),
         quality=tuple(link.model_copy(update={"verdict": "unknown"}) for link in said.quality),
     )
-    assert titles(lines(healthy)) == ["What to do", *ALWAYS, "Response surface", "Not told"]
+    assert titles(lines(healthy)) == ["What to do", *ALWAYS, "Not told"]
     assert titles(lines(healthy, everything=True)) == [*TITLES]
 
 
@@ -212,14 +315,14 @@ def test_tenants_batches_contexts_and_quality_have_their_tables() -> None:
     assert part(told, "Batch")[-1].split() == ["rare", "34", "350", "ms", "900", "ms", "-"]
     assert part(told, "Context")[-1].split() == ["128k", "100", "7", "s", "14", "s", "x", "3.2", "40", "20"]
     assert part(told, "Quality")[-1].split() == ["5f3a", "relevance", "40", "0.71", "38", "+0.66", "suspect"]
-    assert part(told, "Servers")[1].split()[:3] == ["vllm/llama-70b", "GPU-0003,", "GPU-0004"]
+    assert part(told, "Servers")[1].split()[:4] == ["vllm/llama-70b", "GPUs", "3,", "4"]
     together = part(lines(full(), everything=True), "What goes together")
     assert together[1].split()[-6:] == ["-0.91", "+1", "s", "120", "1", "s"]
     assert together[2].split()[-2:] == ["100", "ms"]
 
 
 def test_cells_of_the_surface_with_too_few_requests_are_empty() -> None:
-    told = part(lines(full()), "Response surface")
+    told = part(lines(full(), with_surface=True), "Response surface")
     assert told[-2].split() == ["acme", "1", "s", "1.4", "s"]
     assert told[-1].split() == ["others", "1.1", "s", "1.3", "s", "2.9", "s"]
 
@@ -235,13 +338,12 @@ def test_a_wide_surface_says_what_is_left_out() -> None:
             "counts": ((9,) * 15,) * 2,
         }
     )
-    assert "3 further columns are left out" in " ".join(lines(changed(surface=wide)))
+    assert "3 further columns are left out" in " ".join(lines(changed(surface=wide), with_surface=True))
 
 
 def test_actions_are_numbered_right_after_the_verdict_and_notes_come_last() -> None:
     told = lines(full())
-    assert told[6:8] == ["What to do", "1. Look at fans and air flow. (GPU too hot)"]
-    assert part(told, "What to do") == ["1. Look at fans and air flow. (GPU too hot)"]
+    assert part(told, "What to do") == ["1. Look at fans and air flow. (GPU too hot, 4 min 48 s)"]
     assert told[-1] == "  NVLink is not watched: no NVLink on this node."
 
 
@@ -292,3 +394,13 @@ def test_changes_beyond_ten_times_are_told_as_times(ratio: float, told: str) -> 
     changes = tuple(each.model_copy(update={"change": ratio}) for each in during.changes)
     shown = part(lines(changed(before_during=during.model_copy(update={"changes": changes}))), "The worst stretch")
     assert shown[-1].endswith(told)
+
+
+def test_of_a_temperature_the_difference_is_told() -> None:
+    during = full().before_during
+    assert during is not None
+    hot = during.changes[0].model_copy(
+        update={"title": "GPU temperature", "unit": "celsius", "before": 46.1, "during": 82.8, "change": 0.796}
+    )
+    told = part(lines(changed(before_during=during.model_copy(update={"changes": (hot,)}))), "The worst stretch")
+    assert told[-1].split() == ["GPU", "temperature", "46.1", "°C", "82.8", "°C", "+36.7", "°C"]

@@ -9,27 +9,30 @@ import pytest
 from rich.cells import cell_len
 
 from gpumon.explain.dimensions import DIMENSIONS
-from gpumon.explain.explained import Account, Explained, SlowGap
+from gpumon.explain.explained import Account, Explained, Share, SlowGap
+from gpumon.explain.signs import Fact
 from gpumon.explained_text import render
-from gpumon.model import Binding
+from gpumon.model import Binding, GpuUuid, Unit
 from gpumon.terminal import console_for
 from gpumon.web.explanation import Trace, trace
 from tests.diagnoses import HOSTILE
-from tests.explained import ON_TIME, START_S, THERMAL, TRACE, explained, to_unix, token_times
+from tests.explained import ON_TIME, PREFILL, START_S, THERMAL, TRACE, explained, to_unix
 from tests.test_terminal import Screen
 
 
-def lines(*found: Explained, everything: bool = False) -> list[str]:
+def lines(*found: Explained, everything: bool = False, width: int = 80) -> list[str]:
     """In a pipe."""
-    return shown(trace(TRACE, found or [explained()], to_unix), everything=everything)
+    return shown(trace(TRACE, found or [explained()], to_unix), everything=everything, width=width)
 
 
-def shown(told: Trace, *, everything: bool = False) -> list[str]:
+def shown(told: Trace, *, everything: bool = False, width: int = 80) -> list[str]:
     stream = io.StringIO()
-    render(console_for(stream), told, everything)
+    console = console_for(stream)
+    console.width = width
+    render(console, told, everything)
     text = stream.getvalue()
     assert "\x1b" not in text
-    assert all(cell_len(line) <= 80 for line in text.splitlines())
+    assert all(cell_len(line) <= width for line in text.splitlines())
     return [line.rstrip() for line in text.splitlines()]
 
 
@@ -55,37 +58,14 @@ def test_the_head_says_whose_request_it_was_and_how_late() -> None:
 
 def test_causes_are_told_the_largest_first_with_bar_seconds_share_and_what_speaks_for_them() -> None:
     assert part(lines(), "Why") == [
-        "A GPU too hot                ███████████▏           500 ms   56 %  fault",
+        "A GPU too hot                ███████████▏              500 ms  56 %  fault",
         "  SM clock 1,005 MHz, usually 1,410 MHz; 12 times as much lateness while it",
         "  held; 97 % sure",
-        "B prefill of others          ████▌                  200 ms   22 %  load",
+        "B prefill of others          ████▌                     200 ms  22 %  load",
         "  prefill tokens of others 8,192",
-        "C waiting in the queue       ██▎                    100 ms   11 %  load",
-        "D unexplained                ██▎                    100 ms   11 %",
+        "C waiting in the queue       ██▎                       100 ms  11 %  load",
+        "D unexplained                ██▎                       100 ms  11 %",
     ]
-
-
-def test_the_row_of_tokens_is_high_where_a_gap_was_long_and_says_by_letter_why() -> None:
-    row = part(lines(), "Tokens (100 steps; ▁ 20 ms and less, █ 420 ms)")
-    assert row == [
-        "··········▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁███████████▅▅▅▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁████████▁▁▁▁▁▁▁▁▁▁▁▁▁▁",
-        "                        AAAAAAAAAAAAAAA                  BBBBBBBBB",
-        "0 s                                                                       3.18 s",
-        "A GPU too hot  B prefill of others",
-    ]
-
-
-def test_a_row_without_slow_gaps_has_no_legend() -> None:
-    row = part(lines(explained(slow_gaps=(), decode=ON_TIME, token_s=token_times())), "Tokens")
-    assert len(row) == 2
-    assert set(row[0]) <= set("·▁ ")
-
-
-def test_small_differences_do_not_look_like_stalls() -> None:
-    rng = np.random.default_rng(7)
-    times = START_S + np.cumsum(rng.uniform(0.018, 0.024, 150))
-    row = part(lines(explained(slow_gaps=(), token_s=times)), "Tokens")[0]
-    assert set(row) <= set("·▁▂ ")
 
 
 def test_slow_gaps_are_told_by_time_with_the_conditions_under_them() -> None:
@@ -93,8 +73,7 @@ def test_slow_gaps_are_told_by_time_with_the_conditions_under_them() -> None:
         "     At    took  usually  tokens  what held meanwhile",
         "0.980 s  420 ms    20 ms       1  GPU too hot 88 %, unexplained 13 % (SM clock",
         "                                  1,005 MHz, usually 1,410 MHz)",
-        "1.400 s  120 ms    20 ms       1  GPU too hot 100 % (SM clock 1,005 MHz, usually",
-        "                                  1,410 MHz)",
+        "1.400 s  120 ms    20 ms       1  GPU too hot 100 %",
         "2.280 s  320 ms    20 ms       1  prefill of others 67 %, GPU too hot 17 %,",
         "                                  unexplained 17 % (prefill tokens of others",
         "                                  8,192)",
@@ -219,18 +198,75 @@ def test_a_terminal_gets_colours() -> None:
     assert "\x1b[" in screen.getvalue()
 
 
+UUIDS = tuple(GpuUuid(f"GPU-{n}00a40ee-8cce-39be-9a8d-a9381299174d") for n in range(4))
+
+
+def test_of_the_uuids_of_gpus_the_first_digits_are_told_unless_all_is_asked_for() -> None:
+    found = explained(binding=Binding("resource", 4711, None, None, UUIDS))
+    assert "GPUs GPU-000a40ee, GPU-100a40ee, GPU-200a40ee, GPU-300a40ee" in lines(found)
+    assert any(line.startswith(f"GPUs {UUIDS[0]},") for line in lines(found, everything=True))
+    one = explained(binding=Binding("resource", 4711, None, None, (GpuUuid("MIG-something-else"),)))
+    assert "GPU MIG-something-else" in lines(one)
+
+
+def gap(start_s: float, *shares: Share) -> SlowGap:
+    return SlowGap(start_s, start_s + 0.1, 1, 0.02, sum(share.seconds for share in shares), shares)
+
+
+def test_the_same_fact_is_told_once_and_of_one_that_moves_the_figure() -> None:
+    prompts = [
+        PREFILL._replace(seconds=0.2, fact=Fact("prompt_tokens_of_others", tokens, Unit.NONE))
+        for tokens in (1092.0, 1166.0)
+    ]
+    hot = THERMAL._replace(seconds=0.2)
+    slow = tuple(gap(START_S + n, share) for n, share in enumerate((*prompts, hot, hot, prompts[0]), start=1))
+    assert [line[34:] for line in part(lines(explained(slow_gaps=slow)), "When it was slow")[1:]] == [
+        "prefill of others 100 % (prompt tokens of",
+        "other requests meanwhile 1,092)",
+        "prefill of others 100 % (1,166)",
+        "GPU too hot 100 % (SM clock 1,005 MHz, usually",
+        "1,410 MHz)",
+        "GPU too hot 100 %",
+        "prefill of others 100 %",
+    ]
+
+
+def test_what_explains_next_to_nothing_of_a_gap_is_told_in_the_sum_alone() -> None:
+    slow = gap(START_S + 1, PREFILL._replace(seconds=0.97, fact=None), THERMAL._replace(seconds=0.03))
+    assert part(lines(explained(slow_gaps=(slow,))), "When it was slow")[1].endswith("prefill of others 97 %")
+
+
+@pytest.mark.parametrize("width", [1, 9, 30, 40, 60, 73, 74, 110])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    means = np.full(len(DIMENSIONS), 0.5, dtype=np.float32)
+    lines(explained(signals=means), many(), everything=True, width=width)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_on_a_narrow_terminal_no_word_and_no_figure_is_cut(width: int) -> None:
+    means = np.full(len(DIMENSIONS), 0.5, dtype=np.float32)
+    narrow, wide = (lines(explained(signals=means), everything=True, width=columns) for columns in (width, 110))
+    words = " ".join(narrow).replace(";", " ").replace(":", " ").split()
+    missing = {word for line in wide for word in line.replace(";", " ").replace(":", " ").split()} - {*words}
+    drawn = set("·█▉▊▋▌▍▎▏▁▂▃▄▅▆▇AB")
+    assert {word for word in missing if not set(word) <= drawn} <= {"Mean", "over", "the", "request"}
+    assert not any("…" in line for line in narrow)
+
+
+def test_a_cause_on_40_columns_has_its_bar_beside_and_its_figures_below() -> None:
+    assert part(lines(width=40), "Why")[:4] == [
+        "A GPU too hot                ██████▏",
+        "  500 ms, 56 %; fault; SM clock 1,005",
+        "  MHz, usually 1,410 MHz; 12 times as",
+        "  much lateness while it held; 97 % sure",
+    ]
+
+
 @pytest.mark.parametrize("seconds", [0.001, 5e5])
 def test_requests_of_any_length_fit(seconds: float) -> None:
     times = START_S + np.linspace(0.0, seconds, 50)
     gaps = (SlowGap(START_S, START_S + seconds, 1, seconds / 2, seconds / 2, (THERMAL._replace(seconds=seconds / 2),)),)
     lines(explained(token_s=times, slow_gaps=gaps, decode=Account(seconds / 2, seconds, seconds / 2, (THERMAL,))))
-
-
-def test_a_stretch_of_late_tokens_is_marked_and_not_drawn_as_one_long_gap() -> None:
-    stretch = SlowGap(START_S + 0.4, START_S + 1.4, 50, 0.5, 0.5, (THERMAL,))
-    row = part(lines(explained(slow_gaps=(stretch,), token_s=token_times())), "Tokens (100 steps; ▁ 20 ms and less")
-    assert set(row[0]) <= set("·▁ ")
-    assert row[1].strip() == "A" * 26
 
 
 def test_what_is_worked_out_from_load_is_not_called_unsure() -> None:

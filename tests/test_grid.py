@@ -67,10 +67,10 @@ def test_titles_of_figures_wrap_before_the_table_is_given_up() -> None:
     grid = Grid("Queries", "first token P50", "its jitter P99")
     grid.add_row(Text("rare"), Text("350 ms"), Text("900 ms"))
     assert shown(grid, 30) == [
-        "Queries  first token       its",
-        "                 P50    jitter",
-        "                           P99",
-        "rare          350 ms    900 ms",
+        "                           its",
+        "              first     jitter",
+        "Queries   token P50        P99",
+        "rare         350 ms     900 ms",
     ]
 
 

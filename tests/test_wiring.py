@@ -61,8 +61,14 @@ def test_processes_are_found_as_often_as_they_are_read_where_that_is_more_often(
 
 
 def test_what_is_off_or_not_there_has_no_source() -> None:
-    names = set(Bench(kernel_log=False, numa={"enabled": False}).cadences)
+    names = set(Bench(kernel_log=False, numa={"enabled": False}, servers={"discover": False}).cadences)
     assert names == {"host", "gpu_holders", "processes", "xid"}
+
+
+def test_servers_are_looked_for_unless_that_is_off_and_read_where_they_are_named() -> None:
+    assert "servers" in Bench().cadences
+    named = {"discover": False, "targets": ["http://127.0.0.1:8000/metrics"]}
+    assert "servers" in Bench(servers=named).cadences
 
 
 def test_pods_are_told_by_what_there_is_to_tell_of_them() -> None:

@@ -31,11 +31,13 @@ def diagnose_since(
     x: str = "",
     y: str = "",
     quantile: float = 0.95,
+    is_over: bool = False,
 ) -> Diagnosis:
     """Of the requests that ended between two steady seconds. Any thread may ask.
 
     incidents: those kept. view: of now. server, model: of these only, where not empty. x, y: attributes of the response
-    surface; empty: those that matter most. Raises ValueError for one that there is not.
+    surface; empty: those that matter most. is_over: whether all requests of the period are explained by now, as those
+    of a recording are. Raises ValueError for an attribute that there is not.
     """
     pairs: dict[Group, list[tuple[float, Pair]]] = {}
     for matrix in explanation.correlations.matrices():
@@ -61,6 +63,8 @@ def diagnose_since(
             of_others=_of_others(incidents, tracks, view, server, model),
             gpu_names={sample.labels[1]: sample.labels[0] for sample in view.family(catalogue.GPU_PRESENT)},
             kept_from_s=explanation.log.dropped_until_s,
+            began_s=explanation.dimensions.began_s,
+            is_live=not is_over,
             dropped=explanation.dropped(since_s),
             surface_x=x,
             surface_y=y,

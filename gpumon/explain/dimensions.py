@@ -54,6 +54,7 @@ class Dimensions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._began_s: float | None = None
         self._tracks: GroupRoom[SecondTrack] = GroupRoom(lambda at_s: SecondTrack(_IS_LEVEL, at_s))
         self._repeated = {metric: Repeated(metric) for metric in _REPEATS}
         width = len(DIMENSIONS)
@@ -62,8 +63,15 @@ class Dimensions:
         self._intervals_s = np.full((2, width), _CADENCE_S)
         """The last two times between its readings: the shorter one is its cadence, as one may have been missed."""
 
+    @property
+    def began_s(self) -> float | None:
+        """The first step, in steady seconds; None before it."""
+        return self._began_s
+
     def feed(self, scene: Scene, groups: Iterable[Group]) -> None:
         """Once per step. groups: those seen since the last step, or known to be there; others go on until forgotten."""
+        if self._began_s is None:
+            self._began_s = scene.at_s
         members = Members(scene)
         for repeated in self._repeated.values():
             repeated.step(scene)

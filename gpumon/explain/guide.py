@@ -26,13 +26,14 @@ $ gpumon explain 4bf92f3577b34da6a3ce929d0e0e4736   # one request: its tokens, t
 ```
 
 They ask the gpumon at `http://127.0.0.1:9450`, or at `--url`; it needs `explain.enabled`, `detect.enabled` and
-`otlp.enabled`, which are on unless switched off, and `http.ui`. With `--json` they print what the API answers.
+`otlp.enabled`, which are on unless switched off, and `http.ui`. With `--json` they print what the API answers. They
+need 80 columns and fit fewer: what stands side by side then stands below one another.
 
 - **Prometheus**: `gpumon_slow_token_seconds_total{server,model,phase,cause}`, phases `first_token` and `decode`; its
   sum over causes is `gpumon_token_excess_seconds_total`. `gpumon_explained_requests_total{outcome}` counts requests
   that were slow, on time, or could not be judged. `gpumon_correlation{x,y}`: strong pairs only.
-- **Spans** that are forwarded: `gpumon.excess_ms`, `gpumon.cause`, `gpumon.cause.shares`
-  (`thermal_throttle=1727.0`, in milliseconds) and `gpumon.cause.evidence`
+- **Spans** that are forwarded, `explain.delay_s` + 4 s (12 s) after they came: `gpumon.excess_ms`, `gpumon.cause`,
+  `gpumon.cause.shares` (`thermal_throttle=1727.0`, in milliseconds) and `gpumon.cause.evidence`
   (`thermal_throttle: sm_clock 1.185e+09 hertz (usually 1.98e+09)`).
 - **Incidents**: `causes`, the seconds by which the requests that an incident touched were late, by cause.
 - **JSON**: `/api/v1/explain?trace_id=`, `/api/v1/explained`, `/api/v1/diagnose`, `/api/v1/correlation` and
@@ -52,37 +53,54 @@ llama-3.1-70b-instruct on gpumon, tenant acme
 …
 Prompt 2,057 tokens (1,234 cached), 363 made, 58.6 tokens/s after the first
 First token after 166 ms, usually 90.3 ms, 7.73 ms of it queued
-The tokens after it took 6.18 s, usually 4.25 s
-Late by 2 s: 73.9 ms until the first token, 1.93 s between tokens
+The tokens after it took 6.18 s, usually 4.24 s
+Late by 2.01 s: 73.9 ms until the first token, 1.94 s between tokens
 
 Why
-A GPU too hot                █████████████████▎     1.73 s   86 %  fault
-  sm clock 1,185 MHz, usually 1,980 MHz; 16.2 times as much lateness while it held
-B prefill of others          ██▊                    272 ms   14 %  load
-  prompt tokens of others 3,299
+A GPU too hot                █████████████████▎        1.74 s  86 %  fault
+  SM clock 1,185 MHz, usually 1,980 MHz; 16.7 times as much lateness while it
+  held
+B prefill of others          ██▊                       273 ms  14 %  load
+  prompt tokens of other requests meanwhile 3,299
 
-Tokens (363 steps; ▁ 15.9 ms and less, █ 78.7 ms)
-··██▁▁▁▁▁▁▁▁▁▁▁██▁▁▁▁▁▁▁▁▁▁█▁▇▁▁▁▁▁█▁▁▁▁▁▁▁▁▁▁▁█▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁
+Tokens (363 steps; ▁ 11.7 ms as expected, or less; █ 78.7 ms)
+··██▂▂▂▂▂▂▂▂▂▂▂██▂▂▂▂▂▂▂▂▂▂█▂█▂▂▂▂▂█▂▂▂▂▂▂▂▂▂▂▂█▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂
   AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
 …
      At     took  usually  tokens  what held meanwhile
-0.166 s  77.1 ms  11.6 ms       1  GPU too hot 52 %, prefill of others 48 % (sm
+0.166 s  77.1 ms  11.6 ms       1  GPU too hot 52 %, prefill of others 48 % (SM
                                    clock 1,185 MHz, usually 1,980 MHz)
-0.266 s   522 ms   386 ms      33  GPU too hot 100 % (sm clock 1,185 MHz,
-                                   usually 1,980 MHz)
+0.442 s   999 ms   630 ms      54  GPU too hot 100 %
+1.184 s  76.5 ms  11.7 ms       1  prefill of others 58 %, GPU too hot 42 %
+                                   (prompt tokens of other requests meanwhile
+                                   497)
+1.260 s    68 ms  11.7 ms       1  prefill of others 60 %, GPU too hot 40 %
+                                   (441)
+…
 ```
 
-*Usually* is what is expected under the load that the server usually has. A row of the last table is one long gap, or a
-stretch of about a second whose tokens were all somewhat late. "Times as much lateness while it held" is the lift.
+- *Usually* is what is expected under the load that the server usually has. "Times as much lateness while it held" is
+  the lift.
+- The **row of tokens** goes from the request's begin to its end. A column is as high as the longest gap in it, from
+  what was expected (where nothing was, the request's own median) up, on a logarithmic scale; `·` is before the first
+  token. The letter below is the cause of the slowest gap there. Of an answer of many thousand tokens every column
+  holds some gap that was long: a second row then has the mean of each column, on a scale of its own.
+- **When it was slow**: a row is one long gap, or a stretch of about a second whose tokens were all somewhat late.
+  A figure that was told before is told again only where it differs. The 64 slowest gaps of a request are kept.
 
 ## What `gpumon diagnose` says
 
-The verdict comes first, then what it rests on, then what to do. What has nothing to say is left out.
+The verdict comes first, then what to do, then what both rest on. What has nothing to say is left out, and of long lists
+the end; `--all` shows all.
 
-- **Causes**: seconds lost by cause, with the figure behind each. **Time lost**: when.
+- The first line says which **period** it is of, and whether less of it is known than was asked for: because gpumon
+  began later, or keeps no more. Requests of the last seconds are still to be explained; the last part says up to when
+  they are.
+- **What to do**, by cause: first what made the worst stretch worse than calm time, then what cost most.
+- **Causes**: seconds lost by cause, with the figure behind each, and what calm minutes lose to it. **Time lost**: when.
 - **What was different**: [dimensions](#dimensions), their mean over slow requests and over the others, and r with
   response time. *bad* is past its healthy bound on slow requests, and clearly worse there than on the others;
-  *suspect* goes with slowness.
+  *suspect* goes with slowness. What is next to nothing on both sides, or nearly the same, is neither.
 - **The worst stretch**: every signal of the engine that lost most, before and during.
 - **Requests to look at**: those that were late by most, with the command that explains each.
 - **Incidents**: what detectors found meanwhile, with the causes of the requests that they touched. **Servers**: who
@@ -92,10 +110,10 @@ The verdict comes first, then what it rests on, then what to do. What has nothin
 - **Batch**: how full it is, and what rare queries wait beside frequent ones (by `prompt_hash`, else by tenant).
 - **Context lengths**: mean, P95 and decode tokens/s by length. Normalised throughput is tokens/s ÷ max(1,
   context / 8192).
-- **Response surface**: a quantile of the response time over two attributes of requests: `--x`, `--y`, `--quantile`,
-  else those with which it varies most.
+- **Response surface**, with `--x`, `--y`, `--quantile` or `--all`: a quantile of the response time over two attributes
+  of requests, those named or else those with which it varies most.
 - **Quality and token rate**: evaluation scores against tokens/s, by prompt group.
-- **What to do**, by cause, the dearest first. **Not told**: what could not be judged, and why.
+- **Not told**: what could not be judged, and why.
 
 A request counts as slow here when its excess is at least 30 % of what was expected, and 100 ms.
 
@@ -108,7 +126,9 @@ answers for two hours at most (`--since 2h`), a recording for all of its length.
 the GPUs (or, where there are none, the process or container) that its requests are bound to.
 
 **When.** A request is explained once, `explain.delay_s` (8 s) after it is complete: what ran beside it has ended by
-then, and counters that are read every five seconds have been read. Forwarded spans wait as long.
+then, and counters that are read every five seconds have been read. Forwarded spans wait for that, unless
+`forward.annotate` is off: a request is complete 2.5 s after its last span came, so all of them wait
+`explain.delay_s` + 4 s.
 
 **Expected.** How long a decode step takes with so many requests in the batch and so much context in all: a rolling
 median of the steps of the last minutes, for sizes of batch four to a doubling, with a slope for context. Steps in
@@ -145,7 +165,7 @@ looked at while it was built (`benchmarks/attribution.py`), and on a real llama.
   of a request is one stretch, and slow from 1.15 times on: a short stall in a long answer is too little to be seen.
   [TOKENS.md](TOKENS.md#what-makes-explanations-better) says what each field is good for.
 - It compares with what it has seen. In the first minute after a start there is little of that: a server that has been
-  slow all along is usual, and what a batch of a size never seen takes is a guess.
+  slow all along is usual, what a batch of a size never seen takes is a guess, and much is `unexplained`.
 - A request tells of its prompt when it has ended. While answers take minutes, the prompts computed in their midst are
   known only by the counters of the server's page, of which nobody can say in which gap they fell.
 - Where requests are bound to no GPU and no process, only load and the server's page can explain anything:

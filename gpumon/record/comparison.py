@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -179,80 +178,3 @@ def _score(base: NDArray[np.float64], during: float, least: float) -> float | No
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-# --- for people -----------------------------------------------------------------------------------------------------
-
-_SCALES: dict[str, tuple[tuple[float, str], ...]] = {
-    "B": ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
-    "Hz": ((1e6, "MHz"), (1e3, "kHz"), (1.0, "Hz")),
-    "W": ((1e6, "MW"), (1e3, "kW"), (1.0, "W"), (1e-3, "mW")),
-    "J": ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J")),
-    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
-}
-_PLAIN = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-_PLAIN_LEAST = 1e4
-"""A smaller bare number is written out."""
-
-
-def shown(value: float | None, unit: str, *, is_rate: bool = False) -> str:
-    """A value for people: ``1,980 MHz``, ``84 °C``, ``312 MB/s``, ``7.2 ms``; a dash where there is none."""
-    if value is None:
-        return "-"
-    if unit == Unit.RATIO or (unit == Unit.SECONDS and is_rate):
-        return f"{_digits(100 * value)} %"  # seconds per second are a share
-    if unit == Unit.CELSIUS:
-        return f"{_digits(value)} °C{'/s' if is_rate else ''}"
-    if unit == Unit.TIMESTAMP:
-        return shown_time(value)
-    if unit == Unit.JOULES and is_rate:
-        return _scaled(value, "W")
-    base = {Unit.BYTES: "B", Unit.HERTZ: "Hz", Unit.WATTS: "W", Unit.JOULES: "J", Unit.SECONDS: "s"}
-    text = _scaled(value, base[Unit(unit)]) if unit in base else _bare(value)
-    return text + ("/s" if is_rate else "")
-
-
-def shown_time(unix_s: float) -> str:
-    """``2026-11-29 17:10:47 UTC``; the bare number where it is out of the calendar."""
-    try:
-        return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return f"{unix_s:.0f}"
-
-
-def shown_duration(seconds: float) -> str:
-    """``0.8 s``, ``42 s``, ``3 min 20 s``, ``2 h 5 min``."""
-    if seconds < 10:
-        return f"{_digits(seconds)} s" if seconds else "0 s"
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _scaled(value: float, base: str) -> str:
-    if value == 0:
-        return f"0 {base}"
-    scales = _SCALES[base]
-    factor, name = next((scale for scale in scales if abs(value) >= scale[0]), scales[-1])
-    return f"{_digits(value / factor)} {name}"
-
-
-def _bare(value: float) -> str:
-    if abs(value) < _PLAIN_LEAST:
-        return _digits(value)
-    factor, name = next(scale for scale in _PLAIN if abs(value) >= scale[0])
-    return f"{_digits(value / factor)} {name}"
-
-
-def _digits(value: float) -> str:
-    """Three digits, or all of those before the point."""
-    if value == 0 or abs(value) < 5e-7:
-        return "0"
-    if abs(value) >= 1e12:
-        return f"{value:.3g}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if decimals else text

@@ -18,10 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gpumon.config import Config
-from gpumon.record.comparison import Change, Periods, Subject, compare, periods, shown, shown_duration, shown_time
+from gpumon.record.comparison import Change, Periods, Subject, compare, periods
 from gpumon.record.fast_series import PREFIX, fast_series
 from gpumon.record.flight_folder import SUBFOLDER, SUFFIX, named_after, recordings
 from gpumon.record.flight_reader import Flight, FlightError, IncidentRecord, read_flight, read_incidents
+from gpumon.shown import shown, shown_duration, shown_time
 
 LATEST = "latest"
 PLAIN_WIDTH = 120

@@ -19,6 +19,7 @@ KEPT = frozenset(
         # Who sends: requests.binding, ingest.adapters.choose. The instance tells resources apart that are alike else.
         *("service.name", "service.namespace", "service.instance.id", "host.name", "process.pid", "vllm.process_id"),
         *("container.id", "k8s.pod.name", "k8s.pod.uid", "k8s.node.name", "gpumon.gpu.uuid"),
+        "gpumon.upstream",
         # Models and identity: ingest.adapters.request.
         *("gen_ai.response.model", "gen_ai.request.model", "gpumon.model", "model_name", "gen_ai.operation.name"),
         *("gen_ai.request.id", "gen_ai.response.id", "request.id", "inference_id", "gen_ai.inference.id"),

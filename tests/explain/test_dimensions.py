@@ -442,3 +442,10 @@ def test_others_may_read_while_it_is_fed() -> None:
 def test_sources_are_families_of_the_catalogue(name: str) -> None:
     families = {metric.name for metric in catalogue.METRICS}
     assert DIMENSIONS[POSITIONS[name]].source.partition(";")[0] in families
+
+
+def test_it_is_known_since_when_there_are_signals() -> None:
+    node = Node()
+    assert node.dimensions.began_s is None
+    node.run(3)
+    assert node.dimensions.began_s == BEGIN_S + 1.0

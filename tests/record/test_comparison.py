@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon import catalogue
-from gpumon.model import Metric, Unit
-from gpumon.record.comparison import Change, Period, Subject, compare, periods, shown, shown_duration, shown_time
+from gpumon.model import Metric
+from gpumon.record.comparison import Change, Period, Subject, compare, periods
 from gpumon.record.flight_reader import Series
 from tests.record.flights import GPU
 
@@ -168,51 +168,3 @@ def test_figures_are_finite_or_not_there(points: dict[float, float], metric: Met
     for change in compare([series(metric, dict(sorted(points.items())))], WHEN):
         for figure in (change.before, change.during, change.after, change.change, change.score):
             assert figure is None or math.isfinite(figure)
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "is_rate", "text"),
-    [
-        (None, Unit.BYTES, False, "-"),
-        (1_980e6, Unit.HERTZ, False, "1,980 MHz"),
-        (84.0, Unit.CELSIUS, False, "84 °C"),
-        (312.4e6, Unit.BYTES, True, "312 MB/s"),
-        (151_500_000_000.0, Unit.BYTES, False, "152 GB"),
-        (0.0, Unit.BYTES, True, "0 B/s"),
-        (0.0072, Unit.SECONDS, False, "7.2 ms"),
-        (12.0, Unit.SECONDS, False, "12 s"),
-        (3e-9, Unit.SECONDS, False, "0.003 µs"),
-        (0.778, Unit.SECONDS, True, "77.8 %"),
-        (0.123, Unit.RATIO, False, "12.3 %"),
-        (407.1, Unit.JOULES, True, "407 W"),
-        (5.2e7, Unit.JOULES, False, "52 MJ"),
-        (512.345, Unit.WATTS, False, "512 W"),
-        (97.6, Unit.NONE, True, "97.6/s"),
-        (-3.0, Unit.NONE, False, "-3"),
-        (131_072.0, Unit.NONE, False, "131 k"),
-        (9_999.0, Unit.NONE, False, "9,999"),
-        (1e300, Unit.NONE, False, "1e+291 G"),
-        (1.8e9, Unit.TIMESTAMP, False, "2027-01-15 08:00:00 UTC"),
-        (2.5, "furlongs", False, "2.5"),
-    ],
-)
-def test_values_for_people(value: float | None, unit: str, is_rate: bool, text: str) -> None:
-    assert shown(value, unit, is_rate=is_rate) == text
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(list(Unit)), st.booleans())
-def test_every_value_can_be_shown(value: float, unit: Unit, is_rate: bool) -> None:
-    assert 0 < len(shown(value, unit, is_rate=is_rate)) < 330
-
-
-@pytest.mark.parametrize(
-    ("seconds_", "text"),
-    [(0.0, "0 s"), (0.8, "0.8 s"), (42.4, "42 s"), (200.0, "3 min 20 s"), (7500.0, "2 h 5 min"), (9.999, "10 s")],
-)
-def test_durations_for_people(seconds_: float, text: str) -> None:
-    assert shown_duration(seconds_) == text
-
-
-def test_a_time_out_of_the_calendar_is_a_number() -> None:
-    assert shown_time(1e18) == "1000000000000000000"
-    assert shown_time(0.0) == "1970-01-01 00:00:00 UTC"

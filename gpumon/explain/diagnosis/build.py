@@ -31,10 +31,12 @@ def diagnose(inputs: Inputs) -> Diagnosis:
     lost = losses.causes(seen, gain)
     tenants = interference(seen)
     shares = [each.share for each in lost if each.cause == UNEXPLAINED]
+    known_s = inputs.known_s
     return Diagnosis(
         version=inputs.version,
         node=inputs.node,
         since=inputs.to_unix(inputs.from_s),
+        known_since=inputs.to_unix(known_s) if known_s > inputs.from_s else None,
         until=inputs.to_unix(inputs.to_s),
         requests=len(seen),
         slow_requests=int(seen.slow.sum()),
@@ -47,7 +49,7 @@ def diagnose(inputs: Inputs) -> Diagnosis:
         matrix=matrix(inputs, seen, worst.engine if worst is not None else None),
         before_during=_before_during(inputs, seen, worst, gain),
         timeline=stretch.timeline(inputs, seen),
-        engines=losses.engines(seen),
+        engines=losses.engines(inputs, seen),
         slowest=losses.slowest(inputs, seen),
         incidents=incidents(inputs),
         correlations=_correlations(inputs),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpumon.explain.diagnosis.figures import text
 from gpumon.explain.signs import Fact
+from gpumon.shown import shown
 
 PHRASES: Final[dict[str, str]] = {
     "context_tokens": "tokens of context in the batch",
@@ -44,8 +44,11 @@ PHRASES: Final[dict[str, str]] = {
 
 
 def fact_text(fact: Fact | None) -> str:
-    """``SM clock 1.005 GHz, usually 1.41 GHz``; empty for none. A name that is not known is told as it is."""
-    if fact is None:
-        return ""
-    told = f"{PHRASES.get(fact.name) or fact.name.replace('_', ' ')} {text(fact.observed, fact.unit)}"
-    return told if fact.usual is None else f"{told}, usually {text(fact.usual, fact.unit)}"
+    """``SM clock 1,005 MHz, usually 1,410 MHz``; empty for none. A name that is not known is told as it is."""
+    return "" if fact is None else observed_text(fact.name, fact.observed, fact.unit, fact.usual)
+
+
+def observed_text(name: str, observed: float | None, unit: str, usual: float | None) -> str:
+    """The same of a fact in parts. unit: base unit, as ``model.Unit`` spells it; others are left out."""
+    told = f"{PHRASES.get(name) or name.replace('_', ' ')} {shown(observed, unit)}"
+    return told if usual is None else f"{told}, usually {shown(usual, unit)}"

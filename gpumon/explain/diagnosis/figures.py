@@ -1,4 +1,4 @@
-"""Arithmetic that the parts of a diagnosis share: correlation, slope, effect, quantile, and figures as text.
+"""Arithmetic that the parts of a diagnosis share: correlation, slope, effect, quantile.
 
 None, or NaN in an array, is what too little data gives. Nothing here warns or raises on values that are not finite:
 they are left out.
@@ -12,9 +12,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpumon.detect.spoken import duration
-from gpumon.model import Unit
-
 LEAST: Final = 20
 """Fewest requests, or cells of time, for a correlation: below it 0.44 comes by chance in one of twenty."""
 FLAT: Final = 1e-5
@@ -23,8 +20,6 @@ BLOCK: Final = 8
 """Columns."""
 EFFECT_MOST: Final = 10.0
 """What differs without varying at all has no greater effect than this."""
-_PREFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SPELLED: Final = {Unit.HERTZ: "Hz", Unit.WATTS: "W", Unit.JOULES: "J"}
 
 Floats = NDArray[np.float64]
 
@@ -89,30 +84,6 @@ def means(table: NDArray[Any]) -> Floats:
     """Of each column's finite values; NaN where there are none."""
     found, _, counts = _moments(table)
     return np.where(counts > 0, found, np.nan)
-
-
-def text(value: float, unit: Unit) -> str:
-    """A figure in base units as people write it: ``1.41 GHz``, ``12 %``, ``45 ms``."""
-    if unit is Unit.SECONDS:
-        return duration(value) if abs(value) < 1000 else f"{value:,.0f} s" if abs(value) < 1e15 else f"{value:.3g} s"
-    if unit is Unit.RATIO:
-        return f"{100 * value:.3g} %"
-    if unit is Unit.CELSIUS:
-        return f"{value:.3g} °C"
-    if unit is Unit.BYTES and abs(value) >= 2**20:
-        return f"{value / 2**30:.3g} GiB" if abs(value) >= 2**30 else f"{value / 2**20:.3g} MiB"
-    spelled = _SPELLED.get(unit, unit.value)
-    for least, prefix in _PREFIXES:
-        if spelled in _SPELLED.values() and abs(value) >= least:
-            return f"{value / least:.3g} {prefix}{spelled}"
-    number = f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
-    return f"{number} {spelled}".rstrip()
-
-
-def percent(share: float) -> str:
-    """``72 %``; ``<1 %`` for what is little and not nothing."""
-    whole = f"{100 * share:.0f}"
-    return "<1 %" if whole == "0" and share > 0 else f"{whole} %"
 
 
 def _correlated(table: NDArray[Any], values: Floats, least: int) -> tuple[Floats, NDArray[np.intp]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from gpumon.detect.incident import Incident
 from gpumon.explain.group import Group
 from gpumon.explain.request_rows import Rows
+
+_SLACK_S: Final = 5.0
+"""By which less may be known of a period than was asked for without a word: a step, or a second reading."""
 
 
 class DimensionLike(Protocol):
@@ -93,6 +96,10 @@ class Inputs(NamedTuple):
     """Index by UUID, as NVML counts them."""
     kept_from_s: float | None = None
     """Requests that ended before this are not kept any more; None where none had to go."""
+    began_s: float | None = None
+    """Of requests that ended before this nothing was ever known; None where it is not known when that began."""
+    is_live: bool = False
+    """Whether requests of the last seconds may still have to be explained."""
     dropped: int = 0
     """Requests of the period that were not explained for want of room, of all engines."""
     surface_x: str = ""
@@ -102,3 +109,9 @@ class Inputs(NamedTuple):
     """Of the response surface."""
     of_others: Set[str] = frozenset()
     """Ids of incidents of engines that were not asked for: they are left out."""
+
+    @property
+    def known_s(self) -> float:
+        """From here on all requests are known: the begin of the period, or later."""
+        first_s = max([self.from_s, *(each for each in (self.kept_from_s, self.began_s) if each is not None)])
+        return min(first_s, self.to_s) if first_s > self.from_s + _SLACK_S else self.from_s

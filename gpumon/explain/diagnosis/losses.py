@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpumon.explain.diagnosis.gains import Gained
 from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.diagnosis.model import Action, CauseKind, CauseLost, Engine, SlowRequest
 from gpumon.explain.diagnosis.seen import Seen
+from gpumon.explain.group import Group
 
 ENGINES: Final = 32
 SLOWEST: Final = 10
@@ -73,7 +75,7 @@ def actions(lost: tuple[CauseLost, ...], gained: Gained | None = None) -> tuple[
     return tuple(Action(text=each.action, cause=each.cause, seconds=each.seconds) for each in worth[:ACTIONS])
 
 
-def engines(seen: Seen) -> tuple[Engine, ...]:
+def engines(inputs: Inputs, seen: Seen) -> tuple[Engine, ...]:
     """The groups, the most excess first."""
     found = []
     for i in seen.engines:
@@ -83,6 +85,7 @@ def engines(seen: Seen) -> tuple[Engine, ...]:
             Engine(
                 server=group.server,
                 model=group.model,
+                place=place(group, inputs.gpu_names),
                 gpus=group.gpus,
                 pid=group.pid,
                 container=group.container,
@@ -102,6 +105,17 @@ def slowest(inputs: Inputs, seen: Seen) -> tuple[SlowRequest, ...]:
     candidates = np.flatnonzero(seen.slow)
     order = candidates[np.argsort(-weights[candidates], kind="stable")]
     return tuple(_slow_request(inputs, seen, int(row)) for row in order[:SLOWEST])
+
+
+def place(group: Group, gpu_names: Mapping[str, str]) -> str:
+    """``GPUs 2, 3``, ``pid 4711``; empty where nobody knows. gpu_names: index by UUID, of which one is long enough."""
+    names = sorted((gpu_names[uuid] for uuid in group.gpus if uuid in gpu_names), key=lambda name: (len(name), name))
+    if group.gpus and len(names) == len(group.gpus):
+        return f"GPU{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    if group.gpus:
+        more = len(group.gpus) - 1
+        return group.gpus[0] + (f" and {more} more GPU{'s' if more > 1 else ''}" if more else "")
+    return f"pid {group.pid}" if group.pid else f"container {group.container[:12]}" if group.container else ""
 
 
 def main_cause(seconds: Floats) -> tuple[str, float]:

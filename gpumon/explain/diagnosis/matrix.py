@@ -2,8 +2,9 @@
 
 Of one engine: on another one's GPUs everything differs, whoever is slow. ``bad`` is a dimension past its healthy bound
 on the slow requests, and clearly worse there than on the others. ``suspect`` goes with slowness, whatever its bound, or
-is past it where no other request tells what is normal. ``ok`` is neither, or healthy on both sides and about the same,
-or a temperature that is better on the slow requests. ``unknown`` is what too few requests tell.
+is past it where no other request tells what is normal. ``ok`` is neither; or next to nothing on both sides; or healthy
+on both and about the same; or of no bound and nearly the same; or a temperature that is better on the slow requests.
+``unknown`` is what too few requests tell.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ STRONG: Final = 0.7
 """Correlation likewise; DESIGN §7."""
 ALIKE: Final = 0.2
 """Of the others' mean: means that differ by less are about the same, where both are healthy."""
+NEARLY: Final = 0.1
+"""Likewise, where nobody says what is healthy; as in the table of what changed."""
+NEGLIGIBLE: Final = 0.1
+"""Of a bound: of what is bad when it is high, this little is nothing."""
+NO_TIME: Final = 0.02
+"""Seconds a second, likewise, where nobody says what is healthy."""
 _ORDER: Final[dict[Verdict, int]] = {"bad": 0, "suspect": 1, "ok": 2, "unknown": 3}
 
 
@@ -69,9 +76,13 @@ def _verdict(dimension: DimensionLike, slow_mean: float, other_mean: float, effe
     is_past = _is_past(dimension, slow_mean)
     if is_past and sign * effect > CLEAR:
         return "bad"
+    if _is_negligible(dimension, slow_mean, other_mean):
+        return "ok"
     is_healthy = dimension.bound is not None and not is_past and not _is_past(dimension, other_mean)
     is_alike = abs(slow_mean - other_mean) < ALIKE * abs(other_mean)
     if is_healthy and is_alike:
+        return "ok"
+    if dimension.bound is None and abs(slow_mean - other_mean) < NEARLY * abs(other_mean):
         return "ok"
     if dimension.unit == Unit.CELSIUS.value and sign * effect <= 0:
         return "ok"
@@ -81,6 +92,13 @@ def _verdict(dimension: DimensionLike, slow_mean: float, other_mean: float, effe
     if math.isnan(effect):
         return "suspect" if is_past else "unknown"
     return "ok"
+
+
+def _is_negligible(dimension: DimensionLike, slow_mean: float, other_mean: float) -> bool:
+    most = NO_TIME if dimension.unit == "s/s" else 0.0
+    if dimension.bound is not None:
+        most = NEGLIGIBLE * dimension.bound if dimension.high_is_bad else 0.0
+    return 0.0 <= slow_mean < most and 0.0 <= other_mean < most
 
 
 def _is_past(dimension: DimensionLike, value: float) -> bool:

@@ -34,6 +34,7 @@ class Engine(_Part):
 
     server: str = Field(description="Kind of server: vllm, sglang, …")
     model: str = Field(description="Empty where nobody told.")
+    place: str = Field(description="Where it runs, for people: GPUs 0, 1, or pid 4711; empty where nobody knows.")
     gpus: tuple[str, ...] = Field(description="UUIDs; empty where its requests are not bound to GPUs.")
     pid: str = Field(description="Of the process its requests are bound to, if not to GPUs; else empty.")
     container: str = Field(description="Likewise.")
@@ -59,7 +60,7 @@ class CauseLost(_Part):
         description="Lost per minute of the calm time that the worst stretch is compared with; null without one."
     )
     fact: str = Field(
-        description="The figure that tells most, as text: SM clock 1.005 GHz, usually 1.41 GHz; or empty."
+        description="The figure that tells most, as text: SM clock 1,005 MHz, usually 1,410 MHz; or empty."
     )
     action: str = Field(description="What to do.")
 
@@ -297,7 +298,11 @@ class Diagnosis(_Part):
 
     version: str = Field(description="gpumon's.")
     node: str
-    since: float = Field(description="Unix seconds: begin of the period.")
+    since: float = Field(description="Unix seconds: begin of the period that was asked for.")
+    known_since: float | None = Field(
+        description="Unix seconds: requests that ended before are not known, as gpumon began later or keeps no more; "
+        "null where all of the period is known."
+    )
     until: float = Field(description="Unix seconds.")
     requests: int = Field(description="That ended in it and are kept.")
     slow_requests: int = Field(

@@ -7,18 +7,17 @@ from typing import Final
 
 import numpy as np
 
-from gpumon.detect.findings import moment_of
-from gpumon.explain.causes import TABLE
-from gpumon.explain.diagnosis.figures import LEAST, percent, text
+from gpumon.explain.causes import INDEX, TABLE, UNEXPLAINED
+from gpumon.explain.diagnosis.figures import LEAST
 from gpumon.explain.diagnosis.gains import Gained, Reason
 from gpumon.explain.diagnosis.incidents import concerning, held_in, meanwhile, more_like, summary, telling
 from gpumon.explain.diagnosis.inputs import Inputs
-from gpumon.explain.diagnosis.losses import WORTH, kind_of
-from gpumon.explain.diagnosis.model import Interference
+from gpumon.explain.diagnosis.losses import WORTH, kind_of, place
+from gpumon.explain.diagnosis.model import CauseKind, Interference
 from gpumon.explain.diagnosis.seen import Seen
 from gpumon.explain.diagnosis.stretch import Stretch, within
 from gpumon.explain.group import Group
-from gpumon.model import Unit
+from gpumon.shown import percent, shown_clock, shown_seconds
 
 SECOND: Final = 0.15
 """Share of what was gained from which a second cause is named."""
@@ -28,6 +27,9 @@ GREW: Final = 0.2
 """By which a tenant's share of the requests must have grown to be named."""
 FOUND: Final = 2
 """Incidents that are named where no request was slow."""
+GOES_ON_S: Final = 30.0
+"""What was so until the newest request ended goes on, unless nobody has asked for that long."""
+_KINDS: Final[dict[CauseKind, str]] = {"fault": " (a fault)", "load": " (load, no fault)"}
 BEARS: Final = 2.0
 """Share of a tenant in the excess over its share in the time: from there on it suffers more than the others."""
 
@@ -45,12 +47,18 @@ def verdict(
     if stretch is None or gained is None or not gained.reasons or not is_much:
         return (_nothing_slow(inputs, seen, slow), *_found_meanwhile(inputs))
     why = gained.reasons
-    lost = f"{_seconds(excess_s)} of their {_seconds(time_s)} were beyond what is usual."
-    requests = f"{len(seen):,} requests"
+    explained_s = float(np.delete(seen.by_cause, INDEX[UNEXPLAINED], axis=1).sum())
+    lost = (
+        f"{shown_seconds(excess_s)} of their {shown_seconds(time_s)} ({percent(excess_s / time_s)}) were beyond what "
+        f"is usual, {percent(max(0.0, round(1.0 - explained_s / excess_s, 4)))} of that unexplained."
+    )
+    requests = f"{len(seen):,} request{'' if len(seen) == 1 else 's'}"
     sentences = [
-        f"{slow:,} of {requests} were slow: {lost}" if slow else f"None of {requests} was slow by itself, yet {lost}",
+        f"{slow:,} of {requests} {'was' if slow == 1 else 'were'} slow: {lost}"
+        if slow
+        else f"None of {requests} was slow by itself, yet {lost}",
         _when(inputs, seen, stretch, gained),
-        _why(why, of=" of the rest" if gained.usual_s >= TOLD * stretch.excess_s else ""),
+        _why(why, of=f" of the other {shown_seconds(gained.seconds)}" if _tells_usual(stretch, gained) else ""),
     ]
     where = _where(inputs, seen, why[0], stretch)
     sentences += [where] if where else []
@@ -65,16 +73,9 @@ def notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> tuple[str, ...
 
 
 def named(group: Group, gpu_names: Mapping[str, str]) -> str:
-    """``vllm/llama-70b on GPUs 2, 3``. gpu_names: index by UUID; a UUID is too long to tell more than one."""
-    places = sorted((gpu_names[uuid] for uuid in group.gpus if uuid in gpu_names), key=lambda name: (len(name), name))
-    if group.gpus and len(places) == len(group.gpus):
-        return f"{group.name} on GPU{'s' if len(places) > 1 else ''} {', '.join(places)}"
-    if group.gpus:
-        more = len(group.gpus) - 1
-        return f"{group.name} on {group.gpus[0]}" + (f" and {more} more GPU{'s' if more > 1 else ''}" if more else "")
-    if group.pid:
-        return f"{group.name}, pid {group.pid}"
-    return f"{group.name}, container {group.container[:12]}" if group.container else group.name
+    """``vllm/llama-70b on GPUs 2, 3``. gpu_names: index by UUID."""
+    where = place(group, gpu_names)
+    return f"{group.name}{' on ' if group.gpus else ', '}{where}" if where else group.name
 
 
 def _nothing_slow(inputs: Inputs, seen: Seen, slow: int) -> str:
@@ -85,7 +86,7 @@ def _nothing_slow(inputs: Inputs, seen: Seen, slow: int) -> str:
         )
     if slow == 0:
         lost_s = float(seen.excess_s.sum())
-        more = f" Together they lost {_seconds(lost_s)}, little each." if lost_s > 0 else ""
+        more = f" Together they lost {shown_seconds(lost_s)}, little each." if lost_s > 0 else ""
         if inputs.dropped:
             return (
                 f"None of the {len(seen):,} requests that were looked at was slow; {inputs.dropped:,} others were not "
@@ -101,39 +102,45 @@ def _found_meanwhile(inputs: Inputs) -> tuple[str, ...]:
     return tuple(f"Yet {each.kind} on {each.entity.name}: {summary(each)}." for each in found[:FOUND])
 
 
+def _tells_usual(stretch: Stretch, gained: Gained) -> bool:
+    """Whether calm time loses so much that it is told."""
+    return gained.usual_s >= TOLD * stretch.excess_s
+
+
 def _when(inputs: Inputs, seen: Seen, stretch: Stretch, gained: Gained) -> str:
-    place = named(seen.of(stretch.engine), inputs.gpu_names)
-    if stretch.first == 0 and stretch.last == seen.cells.count - 1:
-        return f"It was so all the time, most of it on {place}."
+    on = f"most of it on {named(seen.of(stretch.engine), inputs.gpu_names)}"
     start_s, end_s = seen.cells.period(stretch.first, stretch.last)
-    lost = f"{_seconds(stretch.excess_s)} lost, {percent(stretch.excess_s / float(seen.excess_s.sum()))} of it"
-    if gained.usual_s >= TOLD * stretch.excess_s:
-        lost += f"; {_seconds(gained.usual_s)} as in calm minutes"
-    start = moment_of(inputs.to_unix(start_s))
-    if end_s >= inputs.to_s:
-        return f"It began about {start:%H:%M:%S} UTC and goes on ({lost}), most on {place}."
-    end = moment_of(inputs.to_unix(end_s))
-    return f"The worst was from {start:%H:%M:%S} to {end:%H:%M:%S} UTC ({lost}), most on {place}."
+    # Nothing is known of what came after the newest request that has ended.
+    newest_s = float(seen.end_s.max())
+    is_last = end_s >= newest_s
+    lost = f"{shown_seconds(stretch.excess_s)} lost ({percent(stretch.excess_s / float(seen.excess_s.sum()))} of all)"
+    if _tells_usual(stretch, gained):
+        lost += f", {shown_seconds(gained.usual_s)} of it as in calm minutes"
+    if is_last and stretch.first == 0:
+        return f"It was so all the time, {on}."
+    start, newest = (shown_clock(inputs.to_unix(each)) for each in (start_s, newest_s))
+    if is_last and inputs.to_s - newest_s < GOES_ON_S:
+        until = f"still held at {newest} UTC" if inputs.is_live else "goes on"
+        return f"It began about {start} UTC and {until}, {on}: {lost}."
+    if is_last:
+        return f"It began about {start} UTC and was so until the last request ended, at {newest} UTC, {on}: {lost}."
+    return f"The worst was from {start} to {shown_clock(inputs.to_unix(end_s))} UTC, {on}: {lost}."
 
 
 def _why(why: tuple[Reason, ...], of: str) -> str:
-    first, kind = why[0], kind_of(why[0].cause)
-    if kind == "unexplained":
+    first = why[0]
+    if kind_of(first.cause) == "unexplained":
         told = f"Nothing that was watched explains {percent(first.share)}{of or ' of it'}"
         known = [each for each in why[1:] if each.share >= SECOND]
         return f"{told}; {_reason(known[0])}." if known else f"{told}."
     more = [each for each in why[1:] if each.share >= SECOND][:1]
-    called = "a fault" if kind == "fault" else "load, no fault"
-    return f"Why: {_reason(first, of)} ({called})" + "".join(f"; then {_reason(each)}" for each in more) + "."
+    return f"Why: {_reason(first, of)}" + "".join(f"; then {_reason(each)}" for each in more) + "."
 
 
 def _reason(each: Reason, of: str = "") -> str:
-    told = f"{TABLE[each.cause].title}, {percent(each.share)}{of} ({_seconds(each.seconds)})"
+    called = _KINDS.get(kind_of(each.cause), "")
+    told = f"{TABLE[each.cause].title}{called}, {percent(each.share)}{of}"
     return f"{told}: {each.fact}" if each.fact else told
-
-
-def _seconds(value: float) -> str:
-    return text(value, Unit.SECONDS)
 
 
 def _where(inputs: Inputs, seen: Seen, main: Reason, stretch: Stretch) -> str:
@@ -193,12 +200,22 @@ def _notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> Iterator[str]
             f"{inputs.dropped:,} requests were not explained for want of room: more engines, or more requests at a "
             "time, than are kept (gpumon_explained_requests_total, outcome dropped)."
         )
-    if inputs.kept_from_s is not None and inputs.kept_from_s > inputs.from_s:
-        since = moment_of(inputs.to_unix(inputs.kept_from_s))
-        yield f"Requests that ended before {since:%H:%M:%S} UTC are not kept any more: the period begins there."
+    if inputs.kept_from_s is not None and inputs.kept_from_s > max(inputs.from_s, inputs.began_s or inputs.from_s):
+        since = shown_clock(inputs.to_unix(inputs.kept_from_s))
+        yield f"Requests that ended before {since} UTC are not kept any more: the period begins there."
+    elif inputs.began_s is not None and inputs.known_s > inputs.from_s:
+        since = shown_clock(inputs.to_unix(inputs.began_s))
+        yield (
+            f"gpumon began at {since} UTC: the period begins there, and in its first minute little was known of what "
+            "is usual."
+        )
     if not count:
-        yield "Without requests there is nothing to explain: see whether traces arrive, `gpumon doctor`."
+        late = " They are explained some seconds after their end (explain.delay_s)." if inputs.is_live else ""
+        yield f"Without requests there is nothing to explain: see whether traces arrive, `gpumon doctor`.{late}"
         return
+    if inputs.is_live:
+        newest = shown_clock(inputs.to_unix(float(seen.end_s.max())))
+        yield f"The newest request here ended at {newest} UTC: they are explained some seconds after their end."
     if seen.is_cold:
         yield (
             "Nothing is expected of any request yet, as gpumon has seen too few like them: the slowest 5 % by time per "

@@ -45,7 +45,7 @@ def test_every_name_has_one_phrase_and_no_phrase_is_of_no_name() -> None:
 
 def test_a_fact_is_told_with_what_is_usual() -> None:
     fact = Fact("sm_clock", 1.005e9, Unit.HERTZ, 1.41e9)
-    assert fact_text(fact) == "SM clock 1 GHz, usually 1.41 GHz"
-    assert fact_text(fact._replace(usual=None)) == "SM clock 1 GHz"
-    assert fact_text(fact._replace(name="of_a_later_version")) == "of a later version 1 GHz, usually 1.41 GHz"
+    assert fact_text(fact) == "SM clock 1,005 MHz, usually 1,410 MHz"
+    assert fact_text(fact._replace(usual=None)) == "SM clock 1,005 MHz"
+    assert fact_text(fact._replace(name="of_a_later_version")) == "of a later version 1,005 MHz, usually 1,410 MHz"
     assert fact_text(None) == ""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from gpumon.explain.diagnosis import figures
-from gpumon.model import Unit
 
 VALUES = st.floats(-1e6, 1e6, width=32) | st.just(math.nan)
 
@@ -73,30 +72,3 @@ def test_of_nothing_nothing_is_known() -> None:
     assert figures.known(math.nan) is figures.known(math.inf) is None
     assert np.isnan(figures.means(np.full((4, 2), math.nan))).all()
     assert len(figures.means(np.zeros((4, 0)))) == 0
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (1.41e9, Unit.HERTZ, "1.41 GHz"),
-        (0.295, Unit.RATIO, "29.5 %"),
-        (0.045, Unit.SECONDS, "45 ms"),
-        (5460.4, Unit.SECONDS, "5,460 s"),
-        (88.0, Unit.CELSIUS, "88 °C"),
-        (700.0, Unit.WATTS, "700 W"),
-        (3 * 2**30, Unit.BYTES, "3 GiB"),
-        (5 * 2**20, Unit.BYTES, "5 MiB"),
-        (512.0, Unit.BYTES, "512 bytes"),
-        (8192.0, Unit.NONE, "8,192"),
-        (0.5, Unit.NONE, "0.5"),
-        (3e38, Unit.NONE, "3e+38"),
-        (-2e9, Unit.HERTZ, "-2 GHz"),
-    ],
-)
-def test_figures_are_told_in_the_units_that_people_use(value: float, unit: Unit, text: str) -> None:
-    assert figures.text(value, unit) == text
-
-
-@pytest.mark.parametrize(("share", "text"), [(0.722, "72 %"), (0.0, "0 %"), (0.004, "<1 %"), (1.0, "100 %")])
-def test_percent_is_written_in_one_way(share: float, text: str) -> None:
-    assert figures.percent(share) == text

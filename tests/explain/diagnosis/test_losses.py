@@ -24,7 +24,7 @@ def test_causes_are_told_by_phase_with_their_share_and_figure() -> None:
     assert (first.cause, first.title, first.kind) == ("thermal_throttle", "GPU too hot", "fault")
     assert (first.seconds, first.first_token_seconds, first.decode_seconds) == (2.5, 0.0, 2.5)
     assert (first.share, first.requests) == pytest.approx((2.5 / 3.0, 2))
-    assert (first.fact, first.action) == ("SM clock 1 GHz, usually 1.4 GHz", TABLE["thermal_throttle"].action)
+    assert (first.fact, first.action) == ("SM clock 1,000 MHz, usually 1,400 MHz", TABLE["thermal_throttle"].action)
     assert (second.cause, second.kind, second.first_token_seconds, second.decode_seconds) == (
         *("queueing", "load"),
         *(0.25, 0.25),
@@ -54,11 +54,13 @@ def test_engines_are_told_apart_by_their_gpus_and_the_one_that_lost_most_comes_f
         request(5.0, 4.0, gpus=("GPU-1",), slow={"nvlink": 2.0}),
         request(6.0, 2.0, gpus=(), model="n"),
     ]
-    first, second, third = losses.engines(seen(requests))
+    told = inputs(requests, gpu_names={"GPU-1": "7"})
+    first, second, third = losses.engines(told, seen(requests))
     assert (first.gpus, first.requests, first.slow_requests, first.cause) == (("GPU-1",), 1, 1, "nvlink")
     assert (first.token_seconds, first.excess_seconds) == (4.0, 2.0)
     assert (second.gpus, second.requests, second.cause) == (("GPU-0",), 3, "")
     assert (third.model, third.gpus) == ("n", ())
+    assert (first.place, second.place, third.place) == ("GPU 7", "GPU-0", "")
 
 
 def test_the_requests_to_look_at_lost_most() -> None:

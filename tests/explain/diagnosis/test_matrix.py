@@ -73,6 +73,23 @@ def test_what_goes_along_and_is_about_the_same_on_slow_requests_is_ok() -> None:
     assert row.verdict == "ok"
 
 
+def test_what_is_next_to_nothing_on_both_sides_is_ok_however_it_goes_along() -> None:
+    cache = Signal("kv_cache_usage", "KV cache in use", "ratio", "< 0.95", 0.95)
+    assert rows(half_slow([0.031, 0.032], [0.012, 0.013]), cache)["kv_cache_usage"].verdict == "ok"
+    assert rows(half_slow([0.31, 0.32], [0.12, 0.13]), cache)["kv_cache_usage"].verdict == "suspect"
+    stalled = Signal("host_io_stalled", "host stalled for I/O", "s/s")
+    assert rows(half_slow([0.0154, 0.0155], [0.003, 0.0031]), stalled)["host_io_stalled"].verdict == "ok"
+    assert rows(half_slow([0.154, 0.155], [0.03, 0.031]), stalled)["host_io_stalled"].verdict == "suspect"
+    slow = [each for each in half_slow([0.031, 0.032], [0.012, 0.013]) if each.excess_s]
+    assert rows(slow, cache)["kv_cache_usage"].verdict == "unknown"
+
+
+def test_what_nobody_says_a_bound_of_must_differ_by_a_tenth() -> None:
+    utilization = Signal("gpu_utilization", "GPU utilization")
+    assert rows(half_slow([0.911, 0.912], [0.882, 0.883]), utilization)["gpu_utilization"].verdict == "ok"
+    assert rows(half_slow([0.991, 0.992], [0.882, 0.883]), utilization)["gpu_utilization"].verdict == "suspect"
+
+
 def test_a_temperature_that_is_lower_on_the_slow_requests_is_never_suspect() -> None:
     assert rows(half_slow([30.0, 32.0], [70.0, 72.0]), HOT)["temperature"].verdict == "ok"
     margin = Signal("margin", "margin to thermal limit", "celsius", "> 0", 0.0, high_is_bad=False)

@@ -13,7 +13,7 @@ from gpumon.explain.explained import Explained
 from gpumon.explain.group import Group
 from gpumon.explain.signs import Fact
 from gpumon.model import Unit
-from tests.explain.diagnosis.requests import Signal, inputs, request
+from tests.explain.diagnosis.requests import UNIX_S, Signal, inputs, request
 from tests.explain.diagnosis.test_incidents import incident
 
 CLOCK = Fact("sm_clock", 1.005e9, Unit.HERTZ, 1.41e9)
@@ -36,10 +36,10 @@ def test_the_verdict_says_what_when_why_and_where() -> None:
         )
     )
     assert told.verdict == (
-        "20 of 120 requests were slow: 8 s of their 120 s were beyond what is usual.",
-        "The worst was from 08:05:00 to 08:06:40 UTC (8 s lost, 100 % of it), most on vllm/m on GPU 3.",
-        "Why: GPU too hot, 75 % (6 s): SM clock 1 GHz, usually 1.41 GHz (a fault); then power cap, 25 % (2 s): "
-        "SM clock 1 GHz, usually 1.41 GHz.",
+        "20 of 120 requests were slow: 8 s of their 2 min (7 %) were beyond what is usual, 0 % of that unexplained.",
+        "The worst was from 08:05:00 to 08:06:40 UTC, most of it on vllm/m on GPU 3: 8 s lost (100 % of all).",
+        "Why: GPU too hot (a fault), 75 %: SM clock 1,005 MHz, usually 1,410 MHz; then power cap (a fault), 25 %: "
+        "SM clock 1,005 MHz, usually 1,410 MHz.",
         "Found on gpu 3: SM clock 1410 → 1005 MHz at 90 °C.",
     )
 
@@ -48,8 +48,8 @@ def test_why_is_why_in_the_worst_time_although_something_else_cost_more_in_all()
     always = [request(float(at), 1.0, slow={"prefill_interference": 0.1}, gpus=("GPU-8",)) for at in range(600)]
     told = diagnose(inputs([*always, *story({"pcie": 0.9})]))
     assert told.causes[0].cause == "prefill_interference"
-    assert told.verdict[2] == "Why: PCIe slow, 100 % of the rest (18 s) (a fault)."
-    assert "(28 s lost, 36 % of it; 10 s as in calm minutes)" in told.verdict[1]
+    assert told.verdict[2] == "Why: PCIe slow (a fault), 100 % of the other 18 s."
+    assert told.verdict[1].endswith(": 28 s lost (36 % of all), 10 s of it as in calm minutes.")
     assert [each.cause for each in told.actions] == ["pcie", "prefill_interference"]
     assert told.before_during is not None
     assert told.before_during.usual_seconds == pytest.approx(10.0, rel=0.01)
@@ -60,11 +60,20 @@ def test_what_goes_on_is_said_to_go_on() -> None:
     assert "It was so all the time" in diagnose(inputs(story({"pcie": 0.3}, start_s=0, end_s=600))).verdict[1]
 
 
+def test_what_was_so_until_the_newest_request_goes_on_although_later_ones_are_not_explained_yet() -> None:
+    slow = story({"pcie": 0.3}, end_s=600)
+    assert "and goes on" in diagnose(inputs(slow, to_s=620.0)).verdict[1]
+    assert "and still held at 08:09:56 UTC" in diagnose(inputs(slow, to_s=620.0, is_live=True)).verdict[1]
+    idle = diagnose(inputs(slow, to_s=900.0)).verdict[1]
+    assert "It began about 08:05:00 UTC and was so until the last request ended, at 08:09:56 UTC" in idle
+    always = story({"pcie": 0.3}, start_s=0, end_s=600)
+    assert "It was so all the time" in diagnose(inputs(always, to_s=620.0)).verdict[1]
+
+
 def test_load_is_not_called_a_fault_and_the_tenant_that_brought_it_is_named() -> None:
     flood = [request(300.0 + i, 1.0, slow={"queueing": 0.3}, tenant="batch") for i in range(100)]
     told = diagnose(inputs([*story({"queueing": 0.3}), *flood])).verdict
-    assert "waiting in the queue, 100 %" in told[2]
-    assert "(load, no fault)" in told[2]
+    assert "waiting in the queue (load, no fault), 100 %" in told[2]
     assert told[3] == "Tenant batch made 83 % of the requests meanwhile, 0 % before."
 
 
@@ -79,7 +88,7 @@ def test_a_fault_that_held_while_load_grew_is_named_and_its_signs_are_not() -> N
 
 def test_what_nothing_explains_is_said_first() -> None:
     told = diagnose(inputs(story({"unexplained": 0.3, "pcie": 0.1}))).verdict[2]
-    assert told == "Nothing that was watched explains 75 % of it; PCIe slow, 25 % (2 s)."
+    assert told == "Nothing that was watched explains 75 % of it; PCIe slow (a fault), 25 %."
     assert diagnose(inputs(story({"unexplained": 0.3}))).verdict[2] == "Nothing that was watched explains 100 % of it."
 
 
@@ -104,9 +113,10 @@ def test_where_all_lose_a_little_it_is_told_why_although_none_was_slow() -> None
     told = diagnose(inputs(story({"pcie": 0.2}, start_s=300, end_s=600)))
     assert told.slow_requests == 0
     assert told.verdict[0] == (
-        "None of 120 requests was slow by itself, yet 12 s of their 120 s were beyond what is usual."
+        "None of 120 requests was slow by itself, yet 12 s of their 2 min (10 %) were beyond what is usual, "
+        "0 % of that unexplained."
     )
-    assert told.verdict[2] == "Why: PCIe slow, 100 % (12 s) (a fault)."
+    assert told.verdict[2] == "Why: PCIe slow (a fault), 100 %."
     little = diagnose(inputs(story({"pcie": 0.05}))).verdict
     assert little[0].endswith("usual under their load. Together they lost 1 s, little each.")
 
@@ -147,6 +157,40 @@ def test_a_period_that_begins_before_what_is_kept_is_noted() -> None:
     told = diagnose(inputs(story({}), kept_from_s=60.0)).notes
     assert any("before 08:01:00 UTC are not kept" in note for note in told)
     assert not any("not kept" in note for note in diagnose(inputs(story({}), kept_from_s=-60.0)).notes)
+
+
+def test_the_part_of_the_verdict_that_nothing_explains_is_told() -> None:
+    told = diagnose(inputs(story({"unexplained": 0.3, "pcie": 0.1}))).verdict[0]
+    assert told.endswith("beyond what is usual, 75 % of that unexplained.")
+
+
+def test_a_period_that_begins_before_gpumon_did_is_known_from_there_on() -> None:
+    said = diagnose(inputs(story({}), began_s=120.0))
+    assert (said.since, said.known_since) == (UNIX_S, UNIX_S + 120.0)
+    assert any(note.startswith("gpumon began at 08:02:00 UTC: the period begins there") for note in said.notes)
+    kept = diagnose(inputs(story({}), began_s=120.0, kept_from_s=240.0))
+    assert kept.known_since == UNIX_S + 240.0
+    assert any("before 08:04:00 UTC are not kept" in note for note in kept.notes)
+    assert not any("gpumon began" in note for note in kept.notes)
+
+
+@pytest.mark.parametrize("began_s", [None, -3600.0, 0.0, 2.0])
+def test_a_period_of_which_all_is_known_is_not_called_shorter(began_s: float | None) -> None:
+    said = diagnose(inputs(story({}), began_s=began_s))
+    assert said.known_since is None
+    assert not any("gpumon began" in note for note in said.notes)
+
+
+def test_a_gpumon_that_begins_now_knows_of_no_period_at_all() -> None:
+    said = diagnose(inputs([], began_s=5000.0))
+    assert said.known_since == said.until
+
+
+def test_of_a_running_gpumon_the_newest_request_is_told_for_later_ones_are_still_to_come() -> None:
+    told = diagnose(inputs(story({}), is_live=True)).notes
+    assert "The newest request here ended at 08:09:56 UTC: they are explained some seconds after their end." in told
+    assert any("explain.delay_s" in note for note in diagnose(inputs([], is_live=True)).notes)
+    assert not any("explain.delay_s" in note for note in diagnose(inputs([])).notes)
 
 
 def test_where_all_is_known_there_are_no_notes() -> None:
