@@ -12,9 +12,10 @@ others. What does not fit is counted as ``dropped``.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -95,6 +96,10 @@ class Explanation:
         self._groups: dict[Group, GroupState] = {}
         self._engines: OrderedDict[tuple[str, str, str], Group] = OrderedDict()
         """Group of a process or container that requests on GPUs were bound to, by server, model and its name."""
+        self._held_s: dict[Group, float] = {}
+        """When processes were last known to hold the GPUs of a group."""
+        self._looked_s = -math.inf
+        """The last step."""
         self._waiting: deque[_Waiting] = deque()
         self._tokens_waiting = 0
         self._lock = threading.Lock()
@@ -232,14 +237,22 @@ class Explanation:
                 state.load.add_tokens(token_times(times_ns[part], starts_ns[part], starts_s[part]).made_s)
 
     def _read_pages(self, scene: Scene) -> None:
-        """Prompt tokens that servers' pages counted, to the one group of each model."""
-        grown = [growth for growth in scene.grown(catalogue.SERVER_TOKENS) if growth.labels[-1] == "prompt"]
+        """Prompt tokens that servers' pages counted, and requests in their batches: to the one group of each model."""
+        tokens = [growth for growth in scene.grown(catalogue.SERVER_TOKENS) if growth.labels[-1] == "prompt"]
         pages = Counter(labels[1] for labels in scene.values(catalogue.SERVER_TOKENS) if labels[-1] == "prompt")
-        for growth in grown:
-            model = growth.labels[1]
-            groups = [group for group in self._groups if group.model == model and group.gpus]
-            if pages[model] == 1 and len(groups) == 1:
-                self._groups[groups[0]].pages.add(growth.at_s - growth.dt_s, growth.at_s, growth.amount)
+        for growth in tokens:
+            if (state := self._only(growth.labels[1], pages)) is not None:
+                state.pages.add(growth.at_s - growth.dt_s, growth.at_s, growth.amount)
+        running = scene.read(catalogue.SERVER_RUNNING)
+        pages = Counter(reading.labels[1] for reading in running)
+        for reading in running:
+            if (state := self._only(reading.labels[1], pages)) is not None:
+                state.load.add_running(reading.at_s, reading.value)
+
+    def _only(self, model: str, pages: Mapping[str, int]) -> GroupState | None:
+        """The group of a model that has one, and one page."""
+        groups = [group for group in self._groups if group.model == model and group.gpus]
+        return self._groups[groups[0]] if pages[model] == 1 and len(groups) == 1 else None
 
     def _group(self, record: RequestRecord) -> Group:
         """Its group. A process or container some of whose GPUs cannot be told now (lost, or the driver is) is
@@ -257,6 +270,14 @@ class Explanation:
             self._engines.move_to_end(key)
             if len(self._engines) > _ENGINES:
                 self._engines.popitem(last=False)
+        return group if _is_bound(group) else self._restarted(group)
+
+    def _restarted(self, group: Group) -> Group:
+        """The one engine of the same model of which no process is known just now, instead of none: it has been started
+        anew, answers already, and its process is found some seconds later."""
+        of = [each for each in self._held_s if (each.server, each.model) == (group.server, group.model)]
+        if len(of) == 1 and self._looked_s - IDLE_S < self._held_s[of[0]] < self._looked_s and of[0] in self._groups:
+            return of[0]
         return group
 
     def _make(self, group: Group, at_s: float) -> GroupState | None:
@@ -275,11 +296,16 @@ class Explanation:
         return sum([not _is_bound(group) for group in self._groups])
 
     def _entities(self, scene: Scene) -> dict[Group, _Entities]:
-        pids = {labels[2] for labels in scene.values(catalogue.PROCESS_GPU_MEMORY)}
-        by_gpu = holders_by_gpu(sorted(pids), scene.holders)
+        held = {labels[2] for labels in scene.values(catalogue.PROCESS_GPU_MEMORY)}
+        by_gpu = holders_by_gpu(sorted(held), scene.holders)
         found = {}
+        self._looked_s = scene.at_s
+        self._held_s = {group: held_s for group, held_s in self._held_s.items() if group in self._groups}
         for group in self._groups:
-            keys = keys_of(group, pids_of(group, lambda uuid: by_gpu.get(uuid, ())))
+            pids = pids_of(group, lambda uuid: by_gpu.get(uuid, ()))
+            if pids:
+                self._held_s[group] = scene.at_s
+            keys = keys_of(group, pids)
             known = {*keys, ("server", group.name), ("model", group.model)}
             found[group] = _Entities(keys, frozenset(known))
         return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
 from gpumon import catalogue
@@ -168,6 +170,45 @@ def test_a_process_whose_gpus_cannot_be_told_any_more_is_still_the_server_it_was
     world.run(records, 75)
     assert len({each.group for each in world.all}) == 1
     assert world.seconds()["thermal_throttle"] > 10
+
+
+HOLDS = (catalogue.PROCESS_GPU_MEMORY, ("0", GPU[1], "42", "VLLM::Worker", "", "", ""))
+
+
+def started_anew(*, engines: int = 1, is_found: bool = False, away_s: int = 10) -> World:
+    """Engines of a model, of which the process is gone for a while, and then a request that is bound to nothing."""
+    world = World()
+    world.stage.put({HOLDS: 7e10, (HOLDS[0], ("1", "GPU-0001", *HOLDS[1][2:])): 7e10})
+    world.step([quick(number, 1001.0, gpus=[f"GPU-000{number}"]) for number in range(engines)])
+    world.step()
+    if not is_found:
+        world.stage.drop(catalogue.PROCESS_GPU_MEMORY)
+    for _ in range(away_s):
+        world.step()
+    world.step([quick(9, world.stage.at_s, gpus=[])])
+    for _ in range(12):
+        world.step()
+    return world
+
+
+def test_a_request_that_is_bound_to_nothing_while_a_restarted_process_is_not_found_is_of_that_engine() -> None:
+    world = started_anew()
+    assert [each.group.gpus for each in world.all] == [(GPU[1],), (GPU[1],)]
+
+
+@pytest.mark.parametrize("told", [{"is_found": True}, {"engines": 2}, {"away_s": round(IDLE_S) + 5}])
+def test_a_request_that_may_be_of_anybody_is_of_nobody(told: dict[str, Any]) -> None:
+    world = started_anew(**told)
+    assert world.all[-1].group.gpus == ()
+
+
+def test_a_batch_is_as_large_as_the_servers_page_says() -> None:
+    world = World()
+    world.stage.put({(catalogue.SERVER_RUNNING, ("vllm", "m", "http://s")): 50.0})
+    world.run(traffic(1000.0, 20.0), 30)
+    (state,) = world.explanation._groups.values()
+    running, _ = state.load.at(np.array([1010.0]))
+    assert running[0] == pytest.approx(50.0, abs=2.0)
 
 
 def test_a_process_that_never_was_on_a_gpu_is_a_server_of_its_own() -> None:
