@@ -191,7 +191,8 @@ def _divided(claims: Claims, of: _Kinds) -> Array:
         rest = np.maximum(excess - load.sum(axis=1) - roots.sum(axis=1), 0.0)
     left = np.maximum(rest - wanted.sum(axis=1), 0.0)
     worth = load.sum(axis=1)
-    more = np.minimum(left, _STRETCH * worth)
+    # With a fault at work, what is left may as well be the fault's.
+    more = np.minimum(left, _STRETCH * worth * (1 - faults))
     load *= (1 + np.divide(more, worth, out=np.zeros(len(worth)), where=worth > 0))[:, None]
     left = left - more
     # A batch of a size never seen: it is the hardware's where that has made it grow, and load where more came.

@@ -16,7 +16,7 @@ from gpumon.detect.engine import Detection
 from gpumon.detect.incident import Incident
 from gpumon.detect.ledger import Ledger
 from gpumon.detect.scene import Scene, SceneMaker
-from gpumon.explain.engine import GROUPS_MAX, IDLE_S, UNBOUND_MAX, Explanation
+from gpumon.explain.engine import ANEW_S, GROUPS_MAX, IDLE_S, UNBOUND_MAX, Explanation
 from gpumon.model import Binding, GpuUuid, Metric, RequestRecord, Sample
 from gpumon.store import Store
 from tests.detect.findings import GPU3, Scripted, finding, to_unix
@@ -175,28 +175,46 @@ def test_a_process_whose_gpus_cannot_be_told_any_more_is_still_the_server_it_was
 HOLDS = (catalogue.PROCESS_GPU_MEMORY, ("0", GPU[1], "42", "VLLM::Worker", "", "", ""))
 
 
-def started_anew(*, engines: int = 1, is_found: bool = False, away_s: int = 10) -> World:
-    """Engines of a model, of which the process is gone for a while, and then a request that is bound to nothing."""
+def started_anew(*, engines: int = 1, pid: str = "", away_s: int = 10, found_s: int = 0, **told: Any) -> World:
+    """Engines of a model, whose processes are gone for a while; maybe another for a while; and then a request that is
+    bound to no GPU."""
+
+    def holds(pid: str) -> None:
+        world.stage.put({(HOLDS[0], (*gpu, pid, *HOLDS[1][3:])): 7e10 for gpu in (("0", GPU[1]), ("1", "GPU-0001"))})
+
     world = World()
-    world.stage.put({HOLDS: 7e10, (HOLDS[0], ("1", "GPU-0001", *HOLDS[1][2:])): 7e10})
+    holds("42")
     world.step([quick(number, 1001.0, gpus=[f"GPU-000{number}"]) for number in range(engines)])
     world.step()
-    if not is_found:
+    if pid != "42":
         world.stage.drop(catalogue.PROCESS_GPU_MEMORY)
     for _ in range(away_s):
         world.step()
-    world.step([quick(9, world.stage.at_s, gpus=[])])
+    if pid:
+        holds(pid)
+    for _ in range(found_s):
+        world.step()
+    world.step([quick(9, world.stage.at_s, **({"gpus": []} | told))])
     for _ in range(12):
         world.step()
     return world
 
 
-def test_a_request_that_is_bound_to_nothing_while_a_restarted_process_is_not_found_is_of_that_engine() -> None:
-    world = started_anew()
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"pid": "43", "found_s": 5}, {"binding": Binding("resource", pid=43), "gpus": None}],
+    ids=["not found", "found, not bound", "bound, not found"],
+)
+def test_a_request_without_gpus_is_of_the_engine_that_has_just_been_started_anew(told: dict[str, Any]) -> None:
+    world = started_anew(**told)
     assert [each.group.gpus for each in world.all] == [(GPU[1],), (GPU[1],)]
 
 
-@pytest.mark.parametrize("told", [{"is_found": True}, {"engines": 2}, {"away_s": round(IDLE_S) + 5}])
+@pytest.mark.parametrize(
+    "told",
+    [{"pid": "42"}, {"engines": 2}, {"away_s": round(IDLE_S) + 5}, {"pid": "43", "found_s": round(ANEW_S) + 5}],
+    ids=["no other process", "two engines", "long gone", "long there"],
+)
 def test_a_request_that_may_be_of_anybody_is_of_nobody(told: dict[str, Any]) -> None:
     world = started_anew(**told)
     assert world.all[-1].group.gpus == ()
