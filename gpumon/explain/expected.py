@@ -32,6 +32,7 @@ _FIRM: Final = 12
 """Looks of a size that are as good as many."""
 _LAST: Final = 4.0
 """Of the largest size, from where on sizes tell what a larger one takes: two doublings."""
+_HARDLY: Final = 0.98
 _SHY: Final = 1e7
 """Squared tokens of context that the slope must be seen over to be believed by half."""
 
@@ -72,6 +73,8 @@ class _Fit(NamedTuple):
     """Which."""
     low_s: float
     """No size takes less."""
+    longest: float
+    """Tokens of context: hardly a batch that is known had more."""
 
 
 class _Table:
@@ -104,11 +107,11 @@ class _Table:
         found = np.maximum(found - fit.rise_s * np.maximum(fit.sizes[0] - running, 0.0), fit.low_s)
         return np.asarray(np.maximum(found + fit.context_s * context, 0.25 * self._least), dtype=np.float64)
 
-    def largest(self) -> float:
-        """Requests in the largest batch that is known."""
+    def largest(self) -> tuple[float, float]:
+        """Requests in the largest batch that is known, and tokens of the longest context of a batch."""
         if self._fit is None:
             self._fit = self._fitted()
-        return float(self._fit.sizes[-1])
+        return float(self._fit.sizes[-1]), self._fit.longest
 
     def _fitted(self) -> _Fit:
         counts = np.minimum(self._counts, LOOKS)
@@ -130,7 +133,8 @@ class _Table:
         doubles = lines[True][1] < lines[False][1]
         if len(sizes) > 1:
             values = _smoothed(values, weights)
-        return _Fit(sizes, values, slope, rise, lines[doubles][0], doubles, 0.5 * float(values.min()))
+        (longest,) = quantiles(np.concatenate([row[:, 1] for row in rows]), [_HARDLY])
+        return _Fit(sizes, values, slope, rise, lines[doubles][0], doubles, 0.5 * float(values.min()), float(longest))
 
     def _size(self, size: int) -> _Size:
         known = self._known.get(size)
@@ -163,11 +167,17 @@ class Expected:
         """Seconds, of n steps with so many requests (>= 1) and so many tokens of context in all; if it is known."""
         return self._table.expected(running, context)
 
-    def guess(self, running: NDArray[np.float64], gaps_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """By how much such steps may be longer than ``gaps`` says because so large a batch was never seen: up to in
-        proportion to its size."""
-        over = np.maximum(running / max(self._table.largest(), 1.0) - 1.0, 0.0)
-        return np.asarray(gaps_s * over, dtype=np.float64)
+    def guesses(
+        self, running: NDArray[np.float64], context: NDArray[np.float64], gaps_s: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """By how much such steps may be longer than ``gaps`` says because so large a batch was never seen, and because
+        so much context was not: up to in proportion."""
+        most_running, most_context = self._table.largest()
+        over_s = [
+            gaps_s * np.maximum(values / max(most, 1.0) - 1.0, 0.0)
+            for values, most in ((running, most_running), (context, most_context))
+        ]
+        return over_s[0], over_s[1]
 
     @property
     def _table(self) -> _Table:

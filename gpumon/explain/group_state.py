@@ -168,7 +168,8 @@ class GroupState:
         tokens = np.where(steps.counts[inside] > 1, np.maximum(tokens - usual, 0.0), tokens)
         prompts_s = np.bincount(which, tokens * cost_s, count)[:count]
         load_s[:, INDEX["prefill_interference"]] = prompts_s
-        guess_s = self.expected.guess(running, whole_s[inside])
+        guess_s, longer_s = self.expected.guesses(running, running * mean, whole_s[inside])
+        longer_s[_at_most(mean, self.usual.context, 0.0, grown=True) == mean] = 0.0
         evidence, lost, lost_s = self._conditions(slow.starts_s, slow.ends_s, around)
         excess_s = slow.excess_s
         # A full KV cache takes a request out of the batch. What all of them wait for is something else.
@@ -187,6 +188,7 @@ class GroupState:
                 grown=self._grown(slow.ends_s),
                 behind_s=_sums(which, behind_s, count),
                 guess_s=_sums(which, guess_s, count),
+                longer_s=_sums(which, longer_s, count),
             )
         )
         self._note_slowness(steps, whole_s, slow, inside, shares_s)

@@ -92,6 +92,8 @@ class Claims(NamedTuple):
     """(n,): what a batch costs that a condition made larger, beside what more requests made of it."""
     guess_s: Array | float = 0.0
     """(n,): what a batch larger than any that is known can cost beyond what it is expected to."""
+    longer_s: Array | float = 0.0
+    """(n,): the same of a context that has grown, and is longer than any known."""
 
 
 class _Kinds(NamedTuple):
@@ -105,6 +107,7 @@ class _Kinds(NamedTuple):
     holds_up: NDArray[np.bool_]
     load: NDArray[np.bool_]
     growth: int
+    long: int
     straggler: int
     queueing: int
     prompts: int
@@ -122,6 +125,7 @@ def _kinds(columns: tuple[int, ...]) -> _Kinds:
         holds_up=_OR_HELD[of],
         load=_LOAD[of],
         growth=columns.index(_GROWTH),
+        long=columns.index(_LONG),
         straggler=columns.index(_STRAGGLER),
         queueing=columns.index(_QUEUEING),
         prompts=columns.index(_PROMPTS),
@@ -200,6 +204,9 @@ def _divided(claims: Claims, of: _Kinds) -> Array:
     roots += parts * (guess * held)[:, None]
     load[:, of.growth] += np.where(claims.grown, guess * (1 - held), 0.0)
     left = np.maximum(left - np.where(claims.grown, guess, guess * held), 0.0)
+    longer = np.minimum(left, claims.longer_s)
+    load[:, of.long] += longer
+    left = left - longer
     load[:, of.prompts] += np.minimum(left, claims.spare_s)
     shares = load + roots + wanted
     shares[:, of.unexplained] += np.maximum(excess - shares.sum(axis=1), 0.0)

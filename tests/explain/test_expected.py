@@ -291,12 +291,19 @@ def test_no_size_beyond_takes_less_than_the_largest_known() -> None:
     assert gap(expected, 64, 64_000) >= gap(expected, 32, 64_000)
 
 
-def guessed(expected: Expected, running: float) -> float:
-    return float(expected.guess(np.array([running]), np.array([0.02]))[0])
+def guessed(expected: Expected, running: float, context: float = 1000.0) -> tuple[float, float]:
+    batch_s, context_s = expected.guesses(np.array([running]), np.array([context]), np.array([0.02]))
+    return float(batch_s[0]), float(context_s[0])
 
 
 def test_beyond_the_largest_batch_known_a_step_may_be_longer_by_as_much_as_the_batch_is_larger() -> None:
     expected = learned(looks(600, (8, 16)))
-    assert guessed(expected, 8.0) == guessed(expected, 16.0) == 0.0
-    assert guessed(expected, 24.0) == pytest.approx(0.01)
-    assert guessed(expected, 32.0) == pytest.approx(0.02)
+    assert guessed(expected, 8.0) == guessed(expected, 16.0) == (0.0, 0.0)
+    assert guessed(expected, 24.0) == pytest.approx((0.01, 0.0))
+    assert guessed(expected, 32.0) == pytest.approx((0.02, 0.0))
+
+
+def test_beyond_the_longest_context_known_likewise() -> None:
+    expected = learned(looks(600, (8,), each=(1000.0, 1001.0)))
+    assert guessed(expected, 8.0, 8000.0) == (0.0, 0.0)
+    assert guessed(expected, 8.0, 16_000.0) == pytest.approx((0.0, 0.02), rel=0.01)

@@ -45,6 +45,7 @@ def one(
     load_first: bool = True,
     behind_s: float = 0.0,
     guess_s: float = 0.0,
+    longer_s: float = 0.0,
 ) -> Claims:
     """One slow stretch; causes that are not named have nothing, weights of 1. before: evidence shortly before."""
 
@@ -68,6 +69,7 @@ def one(
         load_first=load_first,
         behind_s=np.array([behind_s]),
         guess_s=np.array([guess_s]),
+        longer_s=np.array([longer_s]),
     )
 
 
@@ -117,6 +119,7 @@ def claims(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Clai
         load_first=draw(st.booleans()),
         behind_s=draw(column),
         guess_s=draw(column),
+        longer_s=draw(column),
     )
 
 
@@ -228,6 +231,7 @@ def test_a_cause_without_evidence_or_load_has_no_share(told: Claims) -> None:
     absent[:, INDEX["unexplained"]] = False
     absent[told.spare_s > 0, INDEX["prefill_interference"]] = False
     absent[told.guess_s > 0, INDEX["batch_growth"]] = False
+    absent[told.longer_s > 0, INDEX["long_context"]] = False
     assert (shares[absent] == 0).all()
 
 
@@ -416,6 +420,12 @@ def test_a_batch_of_a_size_never_seen_is_load_where_more_came() -> None:
 
 def test_a_batch_of_a_size_never_seen_explains_nothing_by_itself() -> None:
     assert parts(one(0.010, guess_s=0.006)) == {"unexplained": 1.0}
+
+
+def test_a_context_longer_than_any_known_may_have_cost_what_nothing_else_explains() -> None:
+    assert parts(one(0.010, longer_s=0.006)) == pytest.approx({"long_context": 0.6, "unexplained": 0.4})
+    lost = {"thermal_throttle": 0.5}
+    assert parts(one(0.010, evidence={"thermal_throttle": 0.9}, lost=lost, longer_s=0.006)) == {"thermal_throttle": 1.0}
 
 
 def test_contexts_do_not_grow_behind_a_fault() -> None:
