@@ -1,11 +1,11 @@
 """Why a first token was late: the wait for a place in the batch, and the computing of the prompt, looked at apart.
 
-The wait is slow where it is over what is usual by more than two steps, and over what one in
-twenty waits: then it is the queue's, or the full KV cache's. The wait is the
-fault's where a fault was there, in or shortly before it, and no more requests came than usual: a slow server has a
-queue. The computing of the prompt is slow where it took over ``SLOW`` times what prompts of its length take, or where
-the prompt is over ``LONG`` times the mean one: that part is its own length's. Prompts of others that were computed in
-the same steps have their cost per token; the rest is for the conditions to claim, as between tokens.
+The wait is slow where it is over what is usual by more than two steps, and over what one in twenty waits: then it is
+the queue's, or the full KV cache's. The wait is the fault's where a fault was there, in or shortly before it, and no
+more requests came than usual: a slow server has a queue. The computing of the prompt is slow where it took over
+``SLOW`` times what prompts of its length take, or where the prompt is over ``LONG`` times the mean one: that part is
+its own length's, before anybody else is asked. Prompts of others that were computed in the same steps have their cost
+per token; the rest is for the conditions to claim, as between tokens.
 
 Where a server does not tell how long a request waited, all of it counts as computing.
 """

@@ -178,10 +178,11 @@ class GroupLoad:
         )
 
     def _known(self, moments_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Requests decoding or having their prompts computed at each moment, of those that have ended."""
+        """Requests decoding or having their prompts computed at each moment (ascending), of those that have ended."""
         cells = np.clip((moments_s / STEP_S).astype(np.intp) - self._base, 0, 2 * CELLS - 1)
         oldest, newest = max(self._forgotten, self._prefilled - _PREFILLS), self._prefilled
         known = self._prefills[np.arange(oldest, newest) % _PREFILLS]
+        known = known[(known[:, 1] > moments_s[0]) & (known[:, 0] <= moments_s[-1])]  # a few of thousands
         begun = np.searchsorted(np.sort(known[:, 0]), moments_s, "right")
         ended = np.searchsorted(np.sort(known[:, 1]), moments_s, "right")
         return np.asarray(self._decoding[cells] + (begun - ended), dtype=np.float64)

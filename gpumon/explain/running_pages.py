@@ -41,7 +41,7 @@ class RunningPages:
     def unknown(self, moments_s: Array, known: Callable[[Array], Array]) -> Array:
         """Requests running at each of n moments, ascending, that are not known; 0 far from any reading.
 
-        known: how many are, of m moments.
+        known: how many are, of m moments, ascending.
         """
         nothing = np.zeros(len(moments_s))
         if not self._readings or not len(moments_s):

@@ -7,11 +7,13 @@ Three steps, for each slow stretch:
 2. Conditions claim the rest. A claim is as large as the condition can have cost (its cap: a clock that fell by 29 %
    makes work longer by 0.29 / 0.71 of it, a process that was stopped for 0.4 s adds 0.4 s), times how sure it is, times
    what its lift says. Claims that are more than the rest share it in proportion.
-3. What is left is unexplained, except that load may have cost somewhat more than was worked out, and that prompts of
-   requests that still run, which only the server's page knows of, may have been computed in it.
+3. What is left is unexplained, except that load may have cost somewhat more than was worked out, that a batch or a
+   context larger than any known may have, and that prompts of requests that still run, which only the server's page
+   knows of, may have been computed in it.
 
 A batch that grows because the hardware is slow is the hardware's: where a condition is sure and no more requests came
-than usual, what the batch adds goes to step 2. A straggler that has a reason of its own is not the reason.
+than usual, what the batch adds goes to step 2; where more came, the part that is told (``behind_s``). A straggler that
+has a reason of its own is not the reason.
 """
 
 from __future__ import annotations
