@@ -125,8 +125,9 @@ what was expected: the tolerance decides what is slow, and is no discount.
 **Load.** What load adds is worked out: prompt tokens of others that were computed meanwhile, by what such a token
 usually costs; what a larger batch or longer contexts than usual add, by what is expected of them. A batch is the
 requests that have ended, and as many more as the server's page says are running. More than usual is what chance hardly
-brings: arrivals over half a minute of 1.4 times the usual and three standard deviations over it. What a batch, or a
-context, larger than any known has cost beyond what is expected of it is load too, where nothing else explains it.
+brings: arrivals over half a minute of 1.4 times the usual and three standard deviations over it. What nothing explains
+of a context longer than any known may be the context's; of a batch larger than any known, the batch's where more
+requests came, and the fault's where it grew behind one.
 
 **Conditions.** Witnesses say for every GPU, process, server and the host, in half seconds, which conditions held: how
 sure that is against what is usual there (*evidence*, 0 to 1), and how much of the time it can have cost at most. A
