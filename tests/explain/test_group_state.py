@@ -318,7 +318,7 @@ def waits_since(waits: Sequence[float], *moments_s: float) -> list[float]:
     """Evidence of a queue from second 100 on, each half second."""
     evidence = np.array([waits])
     conditions = Conditions(200, (INDEX["queueing"],), evidence, np.zeros_like(evidence))
-    return GroupState._waits_since(np.array(moments_s), conditions).tolist()
+    return [float(since_s) for since_s in GroupState._waits_since(np.array(moments_s), conditions)]
 
 
 def test_a_queue_is_followed_back_to_where_it_began() -> None:

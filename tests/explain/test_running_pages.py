@@ -12,7 +12,7 @@ from gpumon.explain.running_pages import FAR_S, KEPT, RunningPages
 
 
 def unknown(pages: RunningPages, *moments_s: float, known: float = 0.0) -> list[float]:
-    return pages.unknown(np.array(moments_s), lambda moments: np.full(len(moments), known)).tolist()
+    return [float(count) for count in pages.unknown(np.array(moments_s), lambda moments: np.full(len(moments), known))]
 
 
 def read(*counts: float, start_s: float = 100.0, every_s: float = 2.0) -> RunningPages:
