@@ -53,7 +53,8 @@ class RunningPages:
             return nothing
         left = np.maximum(running - known(read_s), 0.0)
         around = np.concatenate([left[:1], left, left[-1:]])
-        left = np.median(np.stack([around[:-2], left, around[2:]]), axis=0)
+        low, high = np.minimum(around[:-2], around[2:]), np.maximum(around[:-2], around[2:])
+        left = np.minimum(np.maximum(left, low), high)  # the middle one of three
         places = np.searchsorted(read_s, moments_s)
         before, after = read_s[np.maximum(places - 1, 0)], read_s[np.minimum(places, len(read_s) - 1)]
         near = np.minimum(np.abs(moments_s - before), np.abs(moments_s - after)) <= FAR_S
