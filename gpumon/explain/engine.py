@@ -12,9 +12,10 @@ others. What does not fit is counted as ``dropped``.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ GROUPS_MAX: Final = 32
 UNBOUND_MAX: Final = 8
 """Of them, groups whose requests are bound to nothing."""
 IDLE_S: Final = 300.0
+ANEW_S: Final = 60.0
+"""For so long after a process is new on its GPUs, a request that is bound to none may be its."""
 WAITING_MAX: Final = 16_384
 WAITING_TOKENS: Final = 4_000_000
 """Token times in memory of requests that wait, 8 bytes each."""
@@ -82,6 +85,15 @@ class _Entities(NamedTuple):
     """The same as incidents name it."""
 
 
+class _Processes(NamedTuple):
+    """Of the GPUs of a group."""
+
+    pids: list[str]
+    """Of those that hold them now."""
+    changed_s: float
+    """When others did."""
+
+
 class Explanation:
     """``look`` from one thread; the rest from any."""
 
@@ -95,6 +107,7 @@ class Explanation:
         self._groups: dict[Group, GroupState] = {}
         self._engines: OrderedDict[tuple[str, str, str], Group] = OrderedDict()
         """Group of a process or container that requests on GPUs were bound to, by server, model and its name."""
+        self._processes: dict[Group, _Processes] = {}
         self._waiting: deque[_Waiting] = deque()
         self._tokens_waiting = 0
         self._lock = threading.Lock()
@@ -197,7 +210,7 @@ class Explanation:
         at_s = scene.at_s
         by_group: dict[Group, list[RequestRecord]] = {}
         for record in scene.requests:
-            by_group.setdefault(self._group(record), []).append(record)
+            by_group.setdefault(self._group(record, at_s), []).append(record)
         for group, records in by_group.items():
             state = self._groups.get(group) or self._make(group, at_s)
             if state is None:
@@ -232,16 +245,24 @@ class Explanation:
                 state.load.add_tokens(token_times(times_ns[part], starts_ns[part], starts_s[part]).made_s)
 
     def _read_pages(self, scene: Scene) -> None:
-        """Prompt tokens that servers' pages counted, to the one group of each model."""
-        grown = [growth for growth in scene.grown(catalogue.SERVER_TOKENS) if growth.labels[-1] == "prompt"]
+        """Prompt tokens that servers' pages counted, and requests in their batches: to the one group of each model."""
+        tokens = [growth for growth in scene.grown(catalogue.SERVER_TOKENS) if growth.labels[-1] == "prompt"]
         pages = Counter(labels[1] for labels in scene.values(catalogue.SERVER_TOKENS) if labels[-1] == "prompt")
-        for growth in grown:
-            model = growth.labels[1]
-            groups = [group for group in self._groups if group.model == model and group.gpus]
-            if pages[model] == 1 and len(groups) == 1:
-                self._groups[groups[0]].pages.add(growth.at_s - growth.dt_s, growth.at_s, growth.amount)
+        for growth in tokens:
+            if (state := self._only(growth.labels[1], pages)) is not None:
+                state.pages.add(growth.at_s - growth.dt_s, growth.at_s, growth.amount)
+        running = scene.read(catalogue.SERVER_RUNNING)
+        pages = Counter(reading.labels[1] for reading in running)
+        for reading in running:
+            if (state := self._only(reading.labels[1], pages)) is not None:
+                state.load.add_running(reading.at_s, reading.value)
 
-    def _group(self, record: RequestRecord) -> Group:
+    def _only(self, model: str, pages: Mapping[str, int]) -> GroupState | None:
+        """The group of a model that has one, and one page."""
+        groups = [group for group in self._groups if group.model == model and group.gpus]
+        return self._groups[groups[0]] if pages[model] == 1 and len(groups) == 1 else None
+
+    def _group(self, record: RequestRecord, at_s: float) -> Group:
         """Its group. A process or container some of whose GPUs cannot be told now (lost, or the driver is) is
         the engine it was."""
         group, binding = group_of(record), record.binding
@@ -257,7 +278,16 @@ class Explanation:
             self._engines.move_to_end(key)
             if len(self._engines) > _ENGINES:
                 self._engines.popitem(last=False)
-        return group
+        return group if group.gpus else self._restarted(group, at_s)
+
+    def _restarted(self, group: Group, at_s: float) -> Group:
+        """The one engine of the same model whose processes are new, or not known just now, instead of one without GPUs:
+        it has been started anew, answers already, and is found some seconds later."""
+        of = [each for each in self._processes if (each.server, each.model) == (group.server, group.model)]
+        if len(of) != 1 or of[0] not in self._groups:
+            return group
+        found = self._processes[of[0]]
+        return of[0] if at_s - found.changed_s < (ANEW_S if found.pids else IDLE_S) else group
 
     def _make(self, group: Group, at_s: float) -> GroupState | None:
         if len(self._groups) >= GROUPS_MAX or (not _is_bound(group) and self._unbound() >= UNBOUND_MAX):
@@ -275,13 +305,20 @@ class Explanation:
         return sum([not _is_bound(group) for group in self._groups])
 
     def _entities(self, scene: Scene) -> dict[Group, _Entities]:
-        pids = {labels[2] for labels in scene.values(catalogue.PROCESS_GPU_MEMORY)}
-        by_gpu = holders_by_gpu(sorted(pids), scene.holders)
+        held = {labels[2] for labels in scene.values(catalogue.PROCESS_GPU_MEMORY)}
+        by_gpu = holders_by_gpu(sorted(held), scene.holders)
         found = {}
+        self._processes = {group: known for group, known in self._processes.items() if group in self._groups}
         for group in self._groups:
-            keys = keys_of(group, pids_of(group, lambda uuid: by_gpu.get(uuid, ())))
-            known = {*keys, ("server", group.name), ("model", group.model)}
-            found[group] = _Entities(keys, frozenset(known))
+            pids = pids_of(group, lambda uuid: by_gpu.get(uuid, ()))
+            known = self._processes.get(group)
+            if pids and known is None:
+                self._processes[group] = _Processes(pids, -math.inf)
+            elif known is not None and known.pids != pids:
+                self._processes[group] = _Processes(pids, scene.at_s)
+            keys = keys_of(group, pids)
+            names = {*keys, ("server", group.name), ("model", group.model)}
+            found[group] = _Entities(keys, frozenset(names))
         return found
 
     def _explain(

@@ -2,9 +2,11 @@
 
 A rolling robust quantile: the median of the newest 64 looks for each size of batch (four sizes to a doubling), of gaps
 that no incident touches and no prompt of another request was computed in. A look is the median of all such gaps of one
-step of detection, so 64 are at least a minute and usually several. Between the sizes known it is interpolated, beyond
-them the straight line through all goes on. The context of the whole batch adds to it in proportion, since every step
-reads all of the KV cache; by how much is fitted within sizes, where nothing else differs.
+step of detection, so 64 are at least a minute and usually several. Between the sizes known it is interpolated, below
+them the straight line through all goes on. Above them it goes on as over the last two doublings: by so much a request,
+or, where that fits them better, by so much a doubling, as with experts that more and more requests share. The context
+of the whole batch adds to it in proportion, since every step reads all of the KV cache; by how much is fitted within
+sizes, where nothing else differs.
 
 Cold start: nothing is expected before ``LEAST`` looks. Where incidents were there from the beginning, gaps that they
 touch have to do: their quarter, not their median, after three times as many looks. Memory: 3,072 looks of a group at
@@ -28,6 +30,9 @@ _SIZES: Final = 4 * 12 + 1  # up to 4,096 requests
 _LEAST_OF_SIZE: Final = 3
 _FIRM: Final = 12
 """Looks of a size that are as good as many."""
+_LAST: Final = 4.0
+"""Of the largest size, from where on sizes tell what a larger one takes: two doublings."""
+_HARDLY: Final = 0.98
 _SHY: Final = 1e7
 """Squared tokens of context that the slope must be seen over to be believed by half."""
 
@@ -52,6 +57,26 @@ class _Size(NamedTuple):
     least_s: float
 
 
+class _Fit(NamedTuple):
+    """How long a step takes. By size of batch, ascending:"""
+
+    sizes: NDArray[np.float64]
+    values_s: NDArray[np.float64]
+    """Without what context adds."""
+    context_s: float
+    """Of a token of context."""
+    rise_s: float
+    """Of a request, over all sizes."""
+    above_s: float
+    """Of a further request, or of a further doubling."""
+    doubles: bool
+    """Which."""
+    low_s: float
+    """No size takes less."""
+    longest: float
+    """Tokens of context: hardly a batch that is known had more."""
+
+
 class _Table:
     """Rings of looks by size of batch."""
 
@@ -63,7 +88,7 @@ class _Table:
         self._least = 0.0
         """The shortest look."""
         self._known: dict[int, _Size] = {}
-        self._fit: tuple[NDArray[np.float64], NDArray[np.float64], float, tuple[float, float]] | None = None
+        self._fit: _Fit | None = None
 
     def add(self, look: Look) -> None:
         size = size_of(look.running)
@@ -76,15 +101,19 @@ class _Table:
     def expected(self, running: NDArray[np.float64], context: NDArray[np.float64]) -> NDArray[np.float64]:
         if self._fit is None:
             self._fit = self._fitted()
-        sizes, values, slope, (low, rise) = self._fit
-        found = np.interp(running, sizes, values)
-        if rise > 0:
-            beyond = np.maximum(running - sizes[-1], 0.0) - np.maximum(sizes[0] - running, 0.0)
-            found = np.maximum(found + rise * beyond, low)
-        return np.asarray(np.maximum(found + slope * context, 0.25 * self._least), dtype=np.float64)
+        fit = self._fit
+        found = np.interp(running, fit.sizes, fit.values_s)
+        found += fit.above_s * np.maximum(_scale(running, fit.doubles) - _scale(fit.sizes[-1], fit.doubles), 0.0)
+        found = np.maximum(found - fit.rise_s * np.maximum(fit.sizes[0] - running, 0.0), fit.low_s)
+        return np.asarray(np.maximum(found + fit.context_s * context, 0.25 * self._least), dtype=np.float64)
 
-    def _fitted(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float, tuple[float, float]]:
-        """Sizes, medians without what context adds, seconds per token of context; least value, and slope beyond."""
+    def largest(self) -> tuple[float, float]:
+        """Requests in the largest batch that is known, and tokens of the longest context of a batch."""
+        if self._fit is None:
+            self._fit = self._fitted()
+        return float(self._fit.sizes[-1]), self._fit.longest
+
+    def _fitted(self) -> _Fit:
         counts = np.minimum(self._counts, LOOKS)
         self._least = min([self._size(size).least_s for size in np.flatnonzero(counts).tolist()])
         firm = counts >= min(_LEAST_OF_SIZE, counts.max())
@@ -98,13 +127,14 @@ class _Table:
         weights = np.array([min(len(row), _FIRM) for row in rows], dtype=np.float64)
         order = np.argsort(sizes)
         sizes, values, weights = sizes[order], values[order], weights[order]
-        rise = 0.0
+        rise, _ = _line(sizes, values, weights)
+        last = sizes >= sizes[-1] / _LAST
+        lines = [_line(_scale(sizes[last], doubles), values[last], weights[last]) for doubles in (False, True)]
+        doubles = lines[True][1] < lines[False][1]
         if len(sizes) > 1:
-            middle, mean = np.average(sizes, weights=weights), np.average(values, weights=weights)
-            spread = float((weights * (sizes - middle) ** 2).sum())
-            rise = max(0.0, float((weights * (sizes - middle) * (values - mean)).sum()) / spread) if spread else 0.0
             values = _smoothed(values, weights)
-        return sizes, values, slope, (0.5 * float(values.min()), rise)
+        (longest,) = quantiles(np.concatenate([row[:, 1] for row in rows]), [_HARDLY])
+        return _Fit(sizes, values, slope, rise, lines[doubles][0], doubles, 0.5 * float(values.min()), float(longest))
 
     def _size(self, size: int) -> _Size:
         known = self._known.get(size)
@@ -135,8 +165,23 @@ class Expected:
 
     def gaps(self, running: NDArray[np.float64], context: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds, of n steps with so many requests (>= 1) and so many tokens of context in all; if it is known."""
-        table = self._calm if self._calm.total >= LEAST else self._touched
-        return table.expected(running, context)
+        return self._table.expected(running, context)
+
+    def guesses(
+        self, running: NDArray[np.float64], context: NDArray[np.float64], gaps_s: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """By how much such steps may be longer than ``gaps`` says because so large a batch was never seen, and because
+        so much context was not: up to in proportion."""
+        most_running, most_context = self._table.largest()
+        over_s = [
+            gaps_s * np.maximum(values / max(most, 1.0) - 1.0, 0.0)
+            for values, most in ((running, most_running), (context, most_context))
+        ]
+        return over_s[0], over_s[1]
+
+    @property
+    def _table(self) -> _Table:
+        return self._calm if self._calm.total >= LEAST else self._touched
 
 
 def sizes_of(running: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -157,6 +202,21 @@ def _slope(sizes: list[_Size]) -> float:
     far = 3 * median(np.abs(gaps))  # a look that something unknown slowed must not tilt the line
     gaps = np.clip(gaps, -far, far)
     return max(0.0, float(contexts @ gaps) / (float(contexts @ contexts) + _SHY))
+
+
+def _scale(sizes: NDArray[np.float64] | float, doubles: bool) -> NDArray[np.float64]:
+    """Sizes as places on a line: themselves, or in doublings."""
+    return np.asarray(np.log2(np.maximum(sizes, 1.0)) if doubles else sizes)
+
+
+def _line(
+    places: NDArray[np.float64], values: NDArray[np.float64], weights: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Rise of the straight line through values, none that falls; and the sum of the squares by which they are off."""
+    places, values = places - np.average(places, weights=weights), values - np.average(values, weights=weights)
+    spread = float((weights * places**2).sum())
+    rise = max(0.0, float((weights * places * values).sum()) / spread) if spread else 0.0
+    return rise, float((weights * (values - rise * places) ** 2).sum())
 
 
 def _smoothed(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,11 +1,11 @@
 """Why a first token was late: the wait for a place in the batch, and the computing of the prompt, looked at apart.
 
-The wait is slow where it is over what is usual by more than two steps, and over what one in
-twenty waits: then it is the queue's, or the full KV cache's. The wait is the
-fault's where a fault was there, in or shortly before it, and no more requests came than usual: a slow server has a
-queue. The computing of the prompt is slow where it took over ``SLOW`` times what prompts of its length take, or where
-the prompt is over ``LONG`` times the mean one: that part is its own length's. Prompts of others that were computed in
-the same steps have their cost per token; the rest is for the conditions to claim, as between tokens.
+The wait is slow where it is over what is usual by more than two steps, and over what one in twenty waits: then it is
+the queue's, or the full KV cache's. The wait is the fault's where a fault was there, in or shortly before it, and no
+more requests came than usual: a slow server has a queue. The computing of the prompt is slow where it took over
+``SLOW`` times what prompts of its length take, or where the prompt is over ``LONG`` times the mean one: that part is
+its own length's, before anybody else is asked. Prompts of others that were computed in the same steps have their cost
+per token; the rest is for the conditions to claim, as between tokens.
 
 Where a server does not tell how long a request waited, all of it counts as computing.
 """
@@ -28,7 +28,8 @@ LONG: Final = 1.5
 SLACK_S: Final = 0.01
 BEFORE_S: Final = 20.0
 """How long before its wait a fault can have made the queue."""
-_FAULT: Final = np.array([is_fault(cause) for cause in CAUSES])
+_MAKES_QUEUE: Final = np.array([is_fault(cause) and cause != "gpu_error" for cause in CAUSES])
+"""What makes those wait that come after it. A server that was gone makes only those wait that came meanwhile."""
 _STALLS: Final = [INDEX["process_stopped"], INDEX["gpu_error"]]
 
 
@@ -115,15 +116,16 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
     is_slow = (waited.prompt_s > limit * usual_prompt_s) & (over > SLACK_S)
     longer_s = np.where(is_long, np.clip(waited.prompt_s - short_s, 0.0, usual_prompt_s - short_s), 0.0)
     excess = np.maximum(np.where(is_slow, over, 0.0) + longer_s, 0.0)
+    # What a prompt's own length adds is its own, whatever else there is.
+    shares[:, INDEX["long_context"]] = longer_s = np.minimum(longer_s, excess)
     load_s = np.zeros_like(shares)
-    load_s[:, INDEX["long_context"]] = longer_s
     token_s = load.token_s.at(np.maximum(waited.beside_length, 1.0))
     if token_s is not None:
         more = np.maximum(waited.beside - (load.beside.value() or 0.0), 0.0)
         load_s[:, INDEX["prefill_interference"]] = np.where(is_slow, more * token_s, 0.0)
     claims = Claims(
-        excess_s=excess,
-        expected_s=expected_s,
+        excess_s=excess - longer_s,
+        expected_s=expected_s + longer_s,
         load_s=load_s,
         spare_s=np.zeros(len(computed)),
         evidence=waited.prompt_evidence,
@@ -131,7 +133,6 @@ def judge(waited: Waited, load: Load, weights: Array) -> Judged | None:
         lost=waited.prompt_lost,
         lost_s=waited.prompt_lost_s,
         weights=weights,
-        # What a prompt of its own length adds is its own, whatever else there is.
         grown=np.ones(len(computed), dtype=bool),
         # On slow hardware a prompt has more of others beside it, for as long as it takes.
         load_first=False,
@@ -153,7 +154,7 @@ def _queued(waited: Waited, usual_s: float, high_s: float, busy_s: Array, weight
     stalls *= np.minimum(1.0, np.divide(excess, sums, out=np.ones(len(sums)), where=sums > 0))[:, None]
     shares[:, _STALLS] += stalls
     rest = np.maximum(excess - stalls.sum(axis=1), 0.0)
-    behind = np.where(_FAULT, sureness(waited.before_evidence) * weights, 0.0)
+    behind = np.where(_MAKES_QUEUE, sureness(waited.before_evidence) * weights, 0.0)
     most = np.where(waited.grown, 0.0, behind.max(axis=1))
     parts = np.divide(
         behind, behind.sum(axis=1)[:, None], out=np.zeros_like(behind), where=behind.sum(axis=1)[:, None] > 0

@@ -33,14 +33,18 @@ from gpumon.model import RequestRecord, Unit
 
 GROWN: Final = 1.25
 """Times the usual, from where on a batch or a context has grown."""
-BY_CHANCE: Final = 1.5
+BY_CHANCE: Final = 2.0
 """The same while no more came."""
-CAME: Final = 1.3
+CAME: Final = 1.4
 """Times the usual arrivals, over half a minute, from where on more come."""
-CAME_BY: Final = 2.0
+CAME_BY: Final = 3.0
 """Robust standard deviations over the usual, likewise."""
 SLOW_GAPS: Final = 64
 _BEHIND: Final = 0.5
+_WAITS: Final = 0.5
+"""Evidence of ``queueing``, from where on requests wait."""
+_QUEUE_S: Final = 60.0
+"""How far back a queue is followed."""
 _FADES: Final = 0.98
 _PAGE_S: Final = 15.0
 """Longest time between two readings of a server's page that matters."""
@@ -126,7 +130,7 @@ class GroupState:
             return None
         lifts = self.slowness.lifts(board, keys)
         weights = np.array([1.0 if cause in PROVEN else weight(lifts.get(INDEX[cause])) for cause in CAUSES])
-        when = max(0.0, begin_s - BEFORE_S), end_s + _ASTRAY_S
+        when = max(0.0, begin_s - BEFORE_S - _QUEUE_S), end_s + _ASTRAY_S
         around = _Around(board, keys, others, lifts, weights, board.conditions(keys, *when), when)
         decode = self._decode(due, steps, moments, around)
         first = self._first_tokens(due, around)
@@ -145,9 +149,9 @@ class GroupState:
         running, mean = moments.running[where], (moments.context / moments.running)[where]
         count = len(slow.owners)
         load_s = np.zeros((count, len(CAUSES)))
-        shorter_s = expected.shorter_s(inside)
+        shorter_s, behind_s = expected.shorter_s(inside), expected.behind_s[inside]
         for cause, more_s in (
-            ("batch_growth", shorter_s - expected_s[inside]),
+            ("batch_growth", shorter_s - expected_s[inside] - behind_s),
             ("long_context", whole_s[inside] - shorter_s),
         ):
             load_s[:, INDEX[cause]] = np.bincount(which, np.maximum(more_s, 0.0), count)[:count]
@@ -164,6 +168,8 @@ class GroupState:
         tokens = np.where(steps.counts[inside] > 1, np.maximum(tokens - usual, 0.0), tokens)
         prompts_s = np.bincount(which, tokens * cost_s, count)[:count]
         load_s[:, INDEX["prefill_interference"]] = prompts_s
+        guess_s, longer_s = self.expected.guesses(running, running * mean, whole_s[inside])
+        longer_s[_at_most(mean, self.usual.context, 0.0, grown=True) == mean] = 0.0
         evidence, lost, lost_s = self._conditions(slow.starts_s, slow.ends_s, around)
         excess_s = slow.excess_s
         # A full KV cache takes a request out of the batch. What all of them wait for is something else.
@@ -180,6 +186,9 @@ class GroupState:
                 lost_s=lost_s,
                 weights=around.weights,
                 grown=self._grown(slow.ends_s),
+                behind_s=_sums(which, behind_s, count),
+                guess_s=_sums(which, guess_s, count),
+                longer_s=_sums(which, longer_s, count),
             )
         )
         self._note_slowness(steps, whole_s, slow, inside, shares_s)
@@ -244,16 +253,27 @@ class GroupState:
             expected.append(np.minimum(self.expected.gaps(less_running, less_running * less_mean), whole_s))
         rows = 2 * where + grown[cells]
         found_s, every_s = np.stack(expected, axis=1).reshape(-1)[rows], whole_s[where]
+        shorter_s = np.stack(shorter, axis=1).reshape(-1)
+        behind_s = np.zeros(len(rows))
         # Behind a fault, what the batch has grown by is the fault's; else only what is more than usual counts.
         late = np.flatnonzero(behind[cells])
         if len(late):
             each_s = steps.lengths_s[late] / steps.counts[late]
-            less_mean = _at_most(mean, self.usual.context, 0.0, grown=False)
-            less_s = self._undisturbed(steps.owners[late], where[late], each_s, running, mean, less_mean)
-            found_s[late] = np.minimum(less_s, every_s[late])
+            more = grown[cells[late]]
+            means = [_at_most(mean, self.usual.context, 0.0, grown=has_grown) for has_grown in (False, True)]
+            context_each = np.where(more, means[True][where[late]], means[False][where[late]])
+            less = self._undisturbed(steps.owners[late], where[late], each_s, running, mean)
+            less_s = self.expected.gaps(less, less * context_each)
+            # A batch that is large still, once the fault is over, waited behind it; where more came, it is load.
+            usual = _at_most(less, self.usual.running, 1.0, grown=True)
+            usual_s = np.minimum(self.expected.gaps(usual, usual * context_each), less_s)
+            found_s[late] = np.minimum(usual_s, every_s[late])
+            faults_s = shorter_s[rows[late]] - np.maximum(less_s, found_s[late])
+            behind_s[late] = np.where(more, np.maximum(faults_s, 0.0), 0.0)
         counts = steps.counts if len(steps.counts) and steps.counts.max() > 1 else None
-        shorter_s = np.stack(shorter, axis=1).reshape(-1)
-        return _Expected(_times(every_s, counts), _times(found_s, counts), shorter_s, rows, counts)
+        return _Expected(
+            _times(every_s, counts), _times(found_s, counts), _times(behind_s, counts), shorter_s, rows, counts
+        )
 
     def _undisturbed(
         self,
@@ -262,14 +282,12 @@ class GroupState:
         took_s: Array,
         running: Array,
         mean: Array,
-        less_mean: Array,
     ) -> Array:
-        """What each step takes with the batch as it would be without what slows it: by Little's law, smaller by the
-        same factor.
+        """Of each step the batch as it would be without what slows it: by Little's law, smaller by the same factor.
 
         As many requests come, and each stays as much shorter as its steps are. By how much they are slower is the
         median over the steps of a request; since a smaller batch is faster, it takes a second look. where: of each step
-        its place in running, mean and less_mean, the last of which is the context it is expected to have.
+        its place in running and mean.
         """
         # Steps of a request in the same quarter of a second are alike.
         fresh = np.diff(owners, prepend=-1) != 0
@@ -281,7 +299,7 @@ class GroupState:
         for _ in range(2):
             ratios = took_s / np.repeat(self.expected.gaps(found, found * mean[at]), times)
             found = np.maximum(running[at] / np.maximum(medians(ratios, sizes)[request], 1.0), 1.0)
-        return np.repeat(self.expected.gaps(found, found * less_mean[at]), times)
+        return np.repeat(found, times)
 
     def _note_slowness(
         self, steps: Steps, expected_s: Array, slow: Slow, inside: NDArray[np.intp], shares_s: Array
@@ -386,9 +404,24 @@ class GroupState:
         return evidence, lost, lost_s
 
     def _before(self, moments_s: Array, around: _Around) -> Array:
-        """Greatest evidence at each moment and in the ``BEFORE_S`` before it, by cause: (n, CAUSES)."""
-        evidence, _, _ = self._conditions(np.maximum(moments_s - BEFORE_S, 0.0), moments_s, around)
+        """Greatest evidence at each moment and in the ``BEFORE_S`` before it, by cause: (n, CAUSES).
+
+        Where requests wait at that moment: since as long before they began to."""
+        begun_s = np.minimum(moments_s, self._waits_since(moments_s, around.conditions))
+        evidence, _, _ = self._conditions(np.maximum(begun_s - BEFORE_S, 0.0), moments_s, around)
         return evidence
+
+    @staticmethod
+    def _waits_since(moments_s: Array, conditions: Conditions) -> Array:
+        """When the queue that there is at each moment began; the moment itself where there is none."""
+        if _QUEUE not in conditions.causes:
+            return moments_s
+        waits = conditions.evidence[conditions.causes.index(_QUEUE)] >= _WAITS
+        places = np.arange(len(waits))
+        # The last cell before each one in which nobody waited.
+        calm = np.maximum.accumulate(np.where(waits, -1, places))
+        at = np.clip((moments_s / CELL_S).astype(np.intp) - conditions.first, 0, len(waits) - 1)
+        return np.where(waits[at], (calm[at] + 1 + conditions.first) * CELL_S, moments_s)
 
     def _alone(self, slow: Slow) -> NDArray[np.bool_]:
         """Of every slow stretch, whether the request waited for a token while the others went on as always."""
@@ -401,8 +434,8 @@ class GroupState:
         return found
 
     def _moments(self, steps: Steps, around: _Around) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.intp]]:
-        """Of every half second, whether more came than usual; and whether none did and yet something surely held it
-        up. Of every step, in which of these it ended."""
+        """Of every half second, whether more came than usual, and whether something surely held it up. Of every step,
+        in which of these it ended."""
         if not len(steps.owners):
             return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.intp)
         cells = (steps.ends_s / CELL_S).astype(np.intp)
@@ -411,7 +444,9 @@ class GroupState:
         evidence = self._before(moments, around)
         # Prompts that are longer than usual make no batch larger: here it is requests that count.
         grown = self._grown(moments, prompts=False)
-        behind = (held_up(evidence, around.weights) > _BEHIND) & ~grown
+        # A queue makes a batch grow only where it is no more requests that made the queue.
+        behind = held_up(evidence, around.weights) > _BEHIND
+        behind &= ~grown | (held_up(evidence, around.weights, queueing=False) > _BEHIND)
         cells -= first
         return grown, behind, cells
 
@@ -443,6 +478,8 @@ class _Expected(NamedTuple):
 
     whole_s: Array
     expected_s: Array
+    behind_s: Array
+    """Where more came than usual as well: what of the batch is a fault's nevertheless."""
     shorter_by_row: Array
     """With the context that is usual alone: seconds of one step by quarter of a second, and whether more came."""
     rows: NDArray[np.intp]
@@ -498,5 +535,6 @@ def _at_most(values: Array, usual: Usual, room: float, *, grown: bool) -> Array:
     return np.where(values > (more if grown else by_chance), middle, values)
 
 
-def _mean(values: Array) -> float:
-    return float(values.mean()) if len(values) else 0.0
+def _sums(of: NDArray[np.intp], values: Array, count: int) -> Array:
+    """Of each of so many."""
+    return np.asarray(np.bincount(of, values, count)[:count], dtype=np.float64)

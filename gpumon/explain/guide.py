@@ -143,7 +143,11 @@ in twenty waits; a prompt that took over 1.25 times what prompts of its length t
 what was expected: the tolerance decides what is slow, and is no discount.
 
 **Load.** What load adds is worked out: prompt tokens of others that were computed meanwhile, by what such a token
-usually costs; what a larger batch or longer contexts than usual add, by what is expected of them.
+usually costs; what a larger batch or longer contexts than usual add, by what is expected of them. A batch is the
+requests that have ended, and as many more as the server's page says are running. More than usual is what chance hardly
+brings: arrivals over half a minute of 1.4 times the usual and three standard deviations over it. What nothing explains
+of a context longer than any known may be the context's; of a batch larger than any known, the batch's where more
+requests came, and the fault's where it grew behind one.
 
 **Conditions.** Witnesses say for every GPU, process, server and the host, in half seconds, which conditions held: how
 sure that is against what is usual there (*evidence*, 0 to 1), and how much of the time it can have cost at most. A
@@ -151,9 +155,11 @@ condition claims what load does not explain, up to that, by its evidence and its
 there was in the last five minutes while it held than while it did not. One that holds and costs nothing has a lift of
 1, and is not blamed. Claims that are too much share in proportion.
 
-**Roots.** A batch that grows behind slow hardware, and the queue before it, are the hardware's, unless more requests
-came than usual. A rank that is late for a reason of its own is not a `straggler`: its peers are victims, and the
-reason is the cause.
+**Roots.** A batch that grows behind slow hardware, and the queue before it, are the hardware's, for as long as that
+queue lasts, unless more requests came than usual. Where more came as well, the batch that there would be without the
+fault is worked out by Little's law: so many times smaller as its steps are longer. What that has over the usual is
+load. Contexts grow behind nothing, and what comes while a server is gone is its load once it is back. A rank that is
+late for a reason of its own is not a `straggler`: its peers are victims, and the reason is the cause.
 
 How right all this is, is measured on simulated nodes whose every late second is accounted for, on seeds that were not
 looked at while it was built (`benchmarks/attribution.py`), and on a real llama.cpp with real faults (`tests/live`);
@@ -165,9 +171,12 @@ looked at while it was built (`benchmarks/attribution.py`), and on a real llama.
   of a request is one stretch, and slow from 1.15 times on: a short stall in a long answer is too little to be seen.
   [TOKENS.md](TOKENS.md#what-makes-explanations-better) says what each field is good for.
 - It compares with what it has seen. In the first minute after a start there is little of that: a server that has been
-  slow all along is usual, what a batch of a size never seen takes is a guess, and much is `unexplained`.
+  slow all along is usual, what a batch of a size never seen takes is a guess (by the request or by the doubling, as it
+  was over the last two doublings), and much is `unexplained`.
 - A request tells of its prompt when it has ended. While answers take minutes, the prompts computed in their midst are
   known only by the counters of the server's page, of which nobody can say in which gap they fell.
+- Nor is anything else known of a request that still runs, but that there is one: where no page says so, or several
+  name the model, the batch of long answers is taken for smaller than it was.
 - Where requests are bound to no GPU and no process, only load and the server's page can explain anything:
   `gpumon_requests_unbound_total` says why.
 - Of causes that begin and end together nobody can say how much each took; they share by what they can have cost.

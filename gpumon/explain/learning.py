@@ -69,7 +69,8 @@ class Learning:
         """What steps and prompts take; the latter only if there are such that were not cached as a whole."""
         usual = self.usual
         has_seen = self.expected.is_known and usual.queue_s.value() is not None
-        return has_seen and (not usual.computed.mean() or self.own_cost_s() > 0)
+        computed = usual.computed.mean()
+        return has_seen and (not computed or usual.prompt_s.at(np.array([max(computed, 1.0)])) is not None)
 
     def steps(self, steps: Steps, running: Array, context: Array, others: Others, at_s: float) -> None:
         """Steps of requests that ended, with requests decoding and context of each. At most 512 are looked at."""
@@ -119,12 +120,13 @@ class Learning:
         prompt: tuple[Callable[..., None], ...] = (usual.computed.add, usual.beside.add, usual.prompt_s.add)
         for ran, tokens in zip(some, beside.tolist(), strict=True):
             span = ran.start_s, ran.first_s
-            self._waiting.append(_Lesson(due_s, *span, queue, ((ran.admitted_s - ran.start_s,),)))
             if ran.first_s > ran.admitted_s:
                 computed = float(ran.computed)
                 took = max(computed, 1.0), ran.first_s - ran.admitted_s
                 lesson = _Lesson(due_s, *span, prompt, ((computed,), (max(0.0, tokens - computed),), took))
                 self._waiting.append(lesson)
+            # After the prompt: as soon as waits are known, so are prompts, where there are any.
+            self._waiting.append(_Lesson(due_s, *span, queue, ((ran.admitted_s - ran.start_s,),)))
         latest = max(runs, key=lambda ran: ran.start_s)
         if self._first_s is None:
             self._first_s = min(ran.start_s for ran in runs)
@@ -134,7 +136,14 @@ class Learning:
             self._waiting.append(_Lesson(due_s, latest.start_s, latest.first_s, both, ((came,), (brought,))))
 
     def own_cost_s(self) -> float:
-        """What a prompt token costs, as long as only whole prompts tell: an upper bound."""
+        """What a prompt token costs, as long as only whole prompts tell: what they take longer than a step of those
+        that decode meanwhile."""
         computed = self.usual.computed.mean()
         at = self.usual.prompt_s.at(np.array([max(computed, 1.0)])) if computed else None
-        return float(at[0]) / max(computed or 1.0, 1.0) if at is not None else 0.0
+        if at is None:
+            return 0.0
+        step_s = 0.0
+        if self.expected.is_known:
+            running, context = np.full(1, self.usual.running.value() or 1.0), self.usual.context.value() or 0.0
+            step_s = float(self.expected.gaps(running, running * context)[0])
+        return max(0.0, float(at[0]) - step_s) / max(computed or 1.0, 1.0)

@@ -1,7 +1,8 @@
 """What else a group did at each moment: requests decoding, their context, prompts being computed, requests arriving.
 
-From requests that have ended; those that still run are not known, so one looks some seconds back. Whoever compares
-moments compares like with like: what is usual was learned in the same way.
+From requests that have ended; those that still run are not known, so one looks some seconds back, and where the
+server's page says how many there are (``running_pages``), the rest is taken to be like those that are known. Whoever
+compares moments compares like with like: what is usual was learned in the same way.
 
 The last six minutes, in cells of a quarter of a second. A group takes 0.4 MB.
 """
@@ -14,6 +15,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpumon.explain.running_pages import RunningPages
 
 STEP_S: Final = 0.25
 CELLS: Final = 1440
@@ -88,6 +91,7 @@ class GroupLoad:
         """Prefills ever."""
         self._forgotten = 0
         """Those of them that are too old."""
+        self._pages = RunningPages()
 
     def add(self, requests: Sequence[Ran], at_s: float) -> None:
         """Requests that became known now. What is older than six minutes is left out."""
@@ -117,6 +121,10 @@ class GroupLoad:
         # Only what they touch: they are of the last seconds, of twelve minutes.
         self._made[first : last + 1] += np.bincount(cells - first, minlength=last - first + 1)
 
+    def add_running(self, at_s: float, running: float) -> None:
+        """Requests in the batch, prompts among them, as the server's page says."""
+        self._pages.add(at_s, running)
+
     def made(self, start_s: float, end_s: float) -> float:
         """Tokens per second in the whole cells between two moments; NaN where there is none."""
         first, last = max(0, int(np.ceil(start_s / STEP_S)) - self._base), min(2 * CELLS, self._cell(end_s))
@@ -139,7 +147,8 @@ class GroupLoad:
         decoding = self._decoding[first : last + 1]
         # A request at the edge of a cell is there for a part of it: one alone is still one.
         mean = np.divide(self._context[first : last + 1], decoding, out=np.zeros(len(decoding)), where=decoding > 0)
-        running = np.maximum(decoding, 1.0)
+        middles_s = STEP_S * np.arange(first + self._base + 0.5, last + self._base + 1, dtype=np.float64)
+        running = np.maximum(decoding + self._pages.unknown(middles_s, self._known), 1.0)
         return Moments(where, running, running * mean)
 
     def arrived(self, start_s: float, end_s: float) -> tuple[float, float]:
@@ -167,6 +176,16 @@ class GroupLoad:
             np.concatenate([[0.0], np.cumsum(slopes[:-1] * steps)]),
             np.concatenate([[0.0], np.cumsum(weighed[:-1] * steps)]),
         )
+
+    def _known(self, moments_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Requests decoding or having their prompts computed at each moment (ascending), of those that have ended."""
+        cells = np.clip((moments_s / STEP_S).astype(np.intp) - self._base, 0, 2 * CELLS - 1)
+        oldest, newest = max(self._forgotten, self._prefilled - _PREFILLS), self._prefilled
+        known = self._prefills[np.arange(oldest, newest) % _PREFILLS]
+        known = known[(known[:, 1] > moments_s[0]) & (known[:, 0] <= moments_s[-1])]  # a few of thousands
+        begun = np.searchsorted(np.sort(known[:, 0]), moments_s, "right")
+        ended = np.searchsorted(np.sort(known[:, 1]), moments_s, "right")
+        return np.asarray(self._decoding[cells] + (begun - ended), dtype=np.float64)
 
     def _cell(self, moment_s: float) -> int:
         return int(moment_s / STEP_S) - self._base

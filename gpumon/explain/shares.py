@@ -7,11 +7,13 @@ Three steps, for each slow stretch:
 2. Conditions claim the rest. A claim is as large as the condition can have cost (its cap: a clock that fell by 29 %
    makes work longer by 0.29 / 0.71 of it, a process that was stopped for 0.4 s adds 0.4 s), times how sure it is, times
    what its lift says. Claims that are more than the rest share it in proportion.
-3. What is left is unexplained, except that load may have cost somewhat more than was worked out, and that prompts of
-   requests that still run, which only the server's page knows of, may have been computed in it.
+3. What is left is unexplained, except that load may have cost somewhat more than was worked out, that a batch or a
+   context larger than any known may have, and that prompts of requests that still run, which only the server's page
+   knows of, may have been computed in it.
 
 A batch that grows because the hardware is slow is the hardware's: where a condition is sure and no more requests came
-than usual, what the batch adds goes to step 2. A straggler that has a reason of its own is not the reason.
+than usual, what the batch adds goes to step 2; where more came, the part that is told (``behind_s``). A straggler that
+has a reason of its own is not the reason.
 """
 
 from __future__ import annotations
@@ -31,17 +33,19 @@ _UNSURE: Final = 0.15
 _SURE: Final = 0.7
 _ROOM: Final = 1.3
 """Times its cap that a condition may claim: caps are as exact as sampling is."""
-_STRETCH: Final = 0.25
+_STRETCH: Final = 0.1
 """Part of its worth by which load may have cost more."""
 _SLOWING: Final = np.array([cause in SLOWING for cause in CAUSES])
 _SPECIFIC: Final = np.array([is_fault(cause) and cause != "straggler" for cause in CAUSES])
 _FAULT: Final = np.array([is_fault(cause) for cause in CAUSES])
 _PROMPTS: Final = INDEX["prefill_interference"]
-_GROWS: Final = [INDEX["batch_growth"], INDEX["long_context"]]
-_HOLDS_UP: Final = _FAULT | np.array([cause == "queueing" for cause in CAUSES])
-"""What makes a batch grow: a scheduler that holds steps back, too."""
+_HOLDS_UP: Final = _FAULT & np.array([cause != "gpu_error" for cause in CAUSES])
+"""What makes a batch grow. A server that was gone has no batch, and what came meanwhile is its load once it is back."""
+_OR_HELD: Final = _HOLDS_UP | np.array([cause == "queueing" for cause in CAUSES])
+"""The same, or a scheduler that holds steps back."""
+_GROWTH, _LONG = INDEX["batch_growth"], INDEX["long_context"]
 _STRAGGLER, _QUEUEING, _UNEXPLAINED = INDEX["straggler"], INDEX["queueing"], INDEX[UNEXPLAINED]
-_ALWAYS: Final = [*_GROWS, _STRAGGLER, _QUEUEING, _PROMPTS, _UNEXPLAINED]
+_ALWAYS: Final = [_GROWTH, _LONG, _STRAGGLER, _QUEUEING, _PROMPTS, _UNEXPLAINED]
 _LOAD: Final = np.array([cause in LOAD for cause in CAUSES])
 
 
@@ -51,9 +55,11 @@ def sureness(evidence: Array) -> Array:
     return np.asarray(np.clip((evidence - _UNSURE) / (_SURE - _UNSURE), 0.0, 1.0))
 
 
-def held_up(evidence: Array, weights: Array) -> Array:
-    """Of evidence of shape (n, CAUSES): how sure it is that something makes a batch grow but more requests, (n,)."""
-    return _held_up(evidence, weights, _HOLDS_UP)
+def held_up(evidence: Array, weights: Array, *, queueing: bool = True) -> Array:
+    """Of evidence of shape (n, CAUSES): how sure it is that something makes a batch grow but more requests, (n,).
+
+    queueing: whether a scheduler that holds steps back is such a thing."""
+    return _held_up(evidence, weights, _OR_HELD if queueing else _HOLDS_UP)
 
 
 def _held_up(evidence: Array, weights: Array, holds_up: NDArray[np.bool_]) -> Array:
@@ -84,6 +90,12 @@ class Claims(NamedTuple):
     """(n,): whether more came than usual."""
     load_first: bool = True
     """Whether what load is worth is so well known that conditions only get the rest; else all claims are alike."""
+    behind_s: Array | float = 0.0
+    """(n,): what a batch costs that a condition made larger, beside what more requests made of it."""
+    guess_s: Array | float = 0.0
+    """(n,): what a batch larger than any that is known can cost beyond what it is expected to."""
+    longer_s: Array | float = 0.0
+    """(n,): the same of a context that has grown, and is longer than any known."""
 
 
 class _Kinds(NamedTuple):
@@ -96,7 +108,8 @@ class _Kinds(NamedTuple):
     fault: NDArray[np.bool_]
     holds_up: NDArray[np.bool_]
     load: NDArray[np.bool_]
-    grows: list[int]
+    growth: int
+    long: int
     straggler: int
     queueing: int
     prompts: int
@@ -111,9 +124,10 @@ def _kinds(columns: tuple[int, ...]) -> _Kinds:
         slowing=_SLOWING[of],
         specific=_SPECIFIC[of],
         fault=_FAULT[of],
-        holds_up=_HOLDS_UP[of],
+        holds_up=_OR_HELD[of],
         load=_LOAD[of],
-        grows=[columns.index(cause) for cause in _GROWS],
+        growth=columns.index(_GROWTH),
+        long=columns.index(_LONG),
         straggler=columns.index(_STRAGGLER),
         queueing=columns.index(_QUEUEING),
         prompts=columns.index(_PROMPTS),
@@ -152,14 +166,17 @@ def _divided(claims: Claims, of: _Kinds) -> Array:
     load = claims.load_s.copy()
     # Whatever the load is worth, it is no more than the excess.
     load *= np.minimum(1.0, excess / np.maximum(load.sum(axis=1), 1e-12))[:, None]
-    behind = np.where(claims.grown, 0.0, _held_up(claims.before, claims.weights, of.holds_up))
-    inherited = (load[:, of.grows] * behind[:, None]).sum(axis=1)
-    load[:, of.grows] *= 1 - behind[:, None]
+    held = _held_up(claims.before, claims.weights, of.holds_up)
+    behind = np.where(claims.grown, 0.0, held)
+    behind_s = np.minimum(claims.behind_s, np.maximum(excess - load.sum(axis=1), 0.0))
+    inherited = load[:, of.growth] * behind + behind_s
+    load[:, of.growth] *= 1 - behind
     roots = np.where(of.holds_up, sureness(claims.before) * claims.weights, 0.0)
     roots[:, of.straggler] *= 1 - np.where(of.specific, roots, 0.0).max(axis=1)
     roots[:, of.queueing] *= 1 - np.where(of.fault, roots, 0.0).max(axis=1)
-    whole = roots.sum(axis=1)
-    roots *= np.divide(inherited, whole, out=np.zeros(len(whole)), where=whole > 0)[:, None]
+    whole = roots.sum(axis=1)[:, None]
+    parts = np.divide(roots, whole, out=np.zeros_like(roots), where=whole > 0)
+    roots = parts * inherited[:, None]
     faults = np.where(of.fault, sure * claims.weights, 0.0).max(axis=1)
     sure[:, of.load] *= np.where(claims.grown, 1.0, 1 - faults)[:, None]
     # Pauses between steps are seen in the excess itself: where something else is there, they are that.
@@ -170,7 +187,8 @@ def _divided(claims: Claims, of: _Kinds) -> Array:
     slowed = work[:, None] * claims.lost / np.maximum(1 - claims.lost, 1e-3)
     bounds = _ROOM * np.where(of.slowing, slowed, np.maximum(slowed, claims.lost_s))
     most = rest if claims.load_first else excess
-    wanted = sure * claims.weights * np.minimum(bounds, most[:, None])
+    # What only a page knows of a load is more of what was worked out, or it is nothing.
+    wanted = sure * claims.weights * np.minimum(bounds, np.where(of.load, rest[:, None], most[:, None]))
     sums = wanted.sum(axis=1) + (0.0 if claims.load_first else load.sum(axis=1))
     fits = np.minimum(1.0, np.divide(most, sums, out=np.ones(len(most)), where=sums > 0))[:, None]
     wanted *= fits
@@ -179,9 +197,19 @@ def _divided(claims: Claims, of: _Kinds) -> Array:
         rest = np.maximum(excess - load.sum(axis=1) - roots.sum(axis=1), 0.0)
     left = np.maximum(rest - wanted.sum(axis=1), 0.0)
     worth = load.sum(axis=1)
-    more = np.minimum(left, _STRETCH * worth)
+    # With a fault at work, what is left may as well be the fault's.
+    more = np.minimum(left, _STRETCH * worth * (1 - faults))
     load *= (1 + np.divide(more, worth, out=np.zeros(len(worth)), where=worth > 0))[:, None]
-    load[:, of.prompts] += np.minimum(left - more, claims.spare_s)
+    left = left - more
+    # A batch of a size never seen: it is the hardware's where that has made it grow, and load where more came.
+    guess = np.minimum(left, claims.guess_s)
+    roots += parts * (guess * held)[:, None]
+    load[:, of.growth] += np.where(claims.grown, guess * (1 - held), 0.0)
+    left = np.maximum(left - np.where(claims.grown, guess, guess * held), 0.0)
+    longer = np.minimum(left, claims.longer_s)
+    load[:, of.long] += longer
+    left = left - longer
+    load[:, of.prompts] += np.minimum(left, claims.spare_s)
     shares = load + roots + wanted
     shares[:, of.unexplained] += np.maximum(excess - shares.sum(axis=1), 0.0)
     # Rounding: the sum is the excess.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
 from gpumon import catalogue
@@ -14,7 +16,7 @@ from gpumon.detect.engine import Detection
 from gpumon.detect.incident import Incident
 from gpumon.detect.ledger import Ledger
 from gpumon.detect.scene import Scene, SceneMaker
-from gpumon.explain.engine import GROUPS_MAX, IDLE_S, UNBOUND_MAX, Explanation
+from gpumon.explain.engine import ANEW_S, GROUPS_MAX, IDLE_S, UNBOUND_MAX, Explanation
 from gpumon.model import Binding, GpuUuid, Metric, RequestRecord, Sample
 from gpumon.store import Store
 from tests.detect.findings import GPU3, Scripted, finding, to_unix
@@ -168,6 +170,63 @@ def test_a_process_whose_gpus_cannot_be_told_any_more_is_still_the_server_it_was
     world.run(records, 75)
     assert len({each.group for each in world.all}) == 1
     assert world.seconds()["thermal_throttle"] > 10
+
+
+HOLDS = (catalogue.PROCESS_GPU_MEMORY, ("0", GPU[1], "42", "VLLM::Worker", "", "", ""))
+
+
+def started_anew(*, engines: int = 1, pid: str = "", away_s: int = 10, found_s: int = 0, **told: Any) -> World:
+    """Engines of a model, whose processes are gone for a while; maybe another for a while; and then a request that is
+    bound to no GPU."""
+
+    def holds(pid: str) -> None:
+        world.stage.put({(HOLDS[0], (*gpu, pid, *HOLDS[1][3:])): 7e10 for gpu in (("0", GPU[1]), ("1", "GPU-0001"))})
+
+    world = World()
+    holds("42")
+    world.step([quick(number, 1001.0, gpus=[f"GPU-000{number}"]) for number in range(engines)])
+    world.step()
+    if pid != "42":
+        world.stage.drop(catalogue.PROCESS_GPU_MEMORY)
+    for _ in range(away_s):
+        world.step()
+    if pid:
+        holds(pid)
+    for _ in range(found_s):
+        world.step()
+    world.step([quick(9, world.stage.at_s, **({"gpus": []} | told))])
+    for _ in range(12):
+        world.step()
+    return world
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"pid": "43", "found_s": 5}, {"binding": Binding("resource", pid=43), "gpus": None}],
+    ids=["not found", "found, not bound", "bound, not found"],
+)
+def test_a_request_without_gpus_is_of_the_engine_that_has_just_been_started_anew(told: dict[str, Any]) -> None:
+    world = started_anew(**told)
+    assert [each.group.gpus for each in world.all] == [(GPU[1],), (GPU[1],)]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"pid": "42"}, {"engines": 2}, {"away_s": round(IDLE_S) + 5}, {"pid": "43", "found_s": round(ANEW_S) + 5}],
+    ids=["no other process", "two engines", "long gone", "long there"],
+)
+def test_a_request_that_may_be_of_anybody_is_of_nobody(told: dict[str, Any]) -> None:
+    world = started_anew(**told)
+    assert world.all[-1].group.gpus == ()
+
+
+def test_a_batch_is_as_large_as_the_servers_page_says() -> None:
+    world = World()
+    world.stage.put({(catalogue.SERVER_RUNNING, ("vllm", "m", "http://s")): 50.0})
+    world.run(traffic(1000.0, 20.0), 30)
+    (state,) = world.explanation._groups.values()
+    running, _ = state.load.at(np.array([1010.0]))
+    assert running[0] == pytest.approx(50.0, abs=2.0)
 
 
 def test_a_process_that_never_was_on_a_gpu_is_a_server_of_its_own() -> None:

@@ -267,3 +267,43 @@ def test_a_size_has_neighbours_that_are_near() -> None:
     eight, sixteen, many, one_more = sizes_of(column([8.0, 16.0, 64.0, 65.0])).tolist()
     assert eight != sixteen
     assert many == one_more
+
+
+# --- beyond what is known ---------------------------------------------------------------------------------------------
+
+
+def by_doubling(running: float) -> float:
+    """As with experts: the more requests, the more of them are read already."""
+    return 0.004 + 0.007 * float(np.log2(running))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_every_doubling_adds_as_much_so_does_the_next_one(seed: int) -> None:
+    told = [look._replace(gap_s=by_doubling(look.running)) for look in looks(2000, range(2, 19), seed=seed)]
+    expected = learned(told)
+    for running in (24.0, 36.0, 48.0):
+        assert gap(expected, running, 2000 * running) == pytest.approx(by_doubling(running), rel=0.05)
+
+
+def test_no_size_beyond_takes_less_than_the_largest_known() -> None:
+    told = [look._replace(gap_s=0.03 - 0.0002 * look.running) for look in looks(2000, range(8, 33))]
+    expected = learned(told)
+    assert gap(expected, 64, 64_000) >= gap(expected, 32, 64_000)
+
+
+def guessed(expected: Expected, running: float, context: float = 1000.0) -> tuple[float, float]:
+    batch_s, context_s = expected.guesses(np.array([running]), np.array([context]), np.array([0.02]))
+    return float(batch_s[0]), float(context_s[0])
+
+
+def test_beyond_the_largest_batch_known_a_step_may_be_longer_by_as_much_as_the_batch_is_larger() -> None:
+    expected = learned(looks(600, (8, 16)))
+    assert guessed(expected, 8.0) == guessed(expected, 16.0) == (0.0, 0.0)
+    assert guessed(expected, 24.0) == pytest.approx((0.01, 0.0))
+    assert guessed(expected, 32.0) == pytest.approx((0.02, 0.0))
+
+
+def test_beyond_the_longest_context_known_likewise() -> None:
+    expected = learned(looks(600, (8,), each=(1000.0, 1001.0)))
+    assert guessed(expected, 8.0, 8000.0) == (0.0, 0.0)
+    assert guessed(expected, 8.0, 16_000.0) == pytest.approx((0.0, 0.02), rel=0.01)

@@ -350,3 +350,16 @@ def test_a_request_as_always_is_surely_not_late() -> None:
     assert look is not None
     assert look.may_be_late.tolist() == [False]
     assert usually(told.wait_s, told.prompt_s, told.computed, told.step_s, Load()) is None
+
+
+def test_what_a_prompts_own_length_adds_is_not_the_faults() -> None:
+    """Of the rest it is asked who has it."""
+    long = 4 * PROMPT
+    own_s = took(long) - took(PROMPT)
+    found = shares(waited(prompt_s=took(long) + 0.5 * own_s, computed=long, computing={"numa_remote": (0.95, 0.9)}))
+    assert found["long_context"] == pytest.approx(own_s, rel=0.15)
+    assert found["numa_remote"] == pytest.approx(0.5 * own_s, rel=0.3)
+
+
+def test_who_comes_after_a_server_that_was_gone_waits_for_the_others() -> None:
+    assert max(found := shares(waited(2.0, before={"gpu_error": 1.0})), key=lambda cause: found[cause]) == "queueing"

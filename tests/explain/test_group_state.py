@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import pytest
 from gpumon import catalogue
 from gpumon.detect.detector import Entity, Severity
 from gpumon.detect.incident import Incident
+from gpumon.explain.board import Conditions
+from gpumon.explain.causes import INDEX
 from gpumon.explain.explained import Explained
-from gpumon.explain.group_state import SLOW_GAPS
+from gpumon.explain.group_state import SLOW_GAPS, GroupState
 from gpumon.explain.signs import Fact
 from gpumon.model import Unit
 from tests.explain.traffic import GPU, Held, Saying, Slower, World, lost, traffic
@@ -306,3 +309,25 @@ def test_a_server_that_was_never_well_is_not_explained_by_what_it_always_did() -
     world.run(traffic(1000.0, 60.0), 74)
     world.check_conserved()
     assert sum(world.seconds().values()) < 5.0
+
+
+# --- how far back -----------------------------------------------------------------------------------------------------
+
+
+def waits_since(waits: Sequence[float], *moments_s: float) -> list[float]:
+    """Evidence of a queue from second 100 on, each half second."""
+    evidence = np.array([waits])
+    conditions = Conditions(200, (INDEX["queueing"],), evidence, np.zeros_like(evidence))
+    return [float(since_s) for since_s in GroupState._waits_since(np.array(moments_s), conditions)]
+
+
+def test_a_queue_is_followed_back_to_where_it_began() -> None:
+    waits = [0.0] * 4 + [0.9] * 6 + [0.0] * 2 + [0.5] * 4
+    assert waits_since(waits, 104.4, 106.0, 107.9) == [102.0, 106.0, 106.0]
+
+
+def test_without_a_queue_there_is_nothing_to_follow() -> None:
+    assert waits_since([0.0, 0.4, 0.0], 100.7) == [100.7]
+    other = Conditions(200, (INDEX["thermal_throttle"],), np.ones((1, 4)), np.zeros((1, 4)))
+    assert GroupState._waits_since(np.array([101.0]), other).tolist() == [101.0]
+    assert waits_since([0.9, 0.9], 100.7) == [100.0]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumon.explain.expected import LEAST
+from gpumon.explain.expected import LEAST, Look
 from gpumon.explain.learning import LATER_S, OVER_S, Learning
 from gpumon.explain.load import GroupLoad, Others, Ran
 from gpumon.explain.steps import Steps
@@ -323,6 +323,27 @@ def test_what_a_prompt_token_costs_at_most_is_known_from_whole_prompts() -> None
         learning.requests([ran(1000.0 + number, prompt_s=0.5, computed=1000)], NONE, 1001.0 + number)
         learning.settle([], 1001.0 + number)
     assert learning.own_cost_s() == pytest.approx(0.5 / 1000)
+
+
+def test_a_prompt_does_not_cost_the_step_that_it_is_computed_in() -> None:
+    learning = Learning(GroupLoad())
+    for _ in range(20):
+        learning.expected.learn(Look(1.0, 1000.0, 0.2), calm=True)
+    for number in range(20):
+        learning.requests([ran(1000.0 + number, prompt_s=0.5, computed=1000)], NONE, 1001.0 + number)
+        learning.settle([], 1100.0)
+    assert learning.own_cost_s() == pytest.approx(0.3 / 1000, rel=0.05)
+
+
+def test_as_soon_as_waits_are_known_prompts_are() -> None:
+    """Of lessons that are taken in at once while nothing is known."""
+    learning = Learning(GroupLoad())
+    for _ in range(20):
+        learning.expected.learn(Look(1.0, 1000.0, 0.2), calm=True)
+    for number in range(20):
+        learning.requests([ran(1000.0 + number, prompt_s=0.5, computed=1000)], NONE, 1001.0 + number)
+        learning.settle([], 1001.0 + number)
+        assert (learning.usual.queue_s.value() is None) == (learning.usual.computed.value() is None)
 
 
 def test_prompts_beside_are_those_of_others() -> None:

@@ -43,6 +43,9 @@ def one(
     weights: dict[str, float] | None = None,
     grown: bool = False,
     load_first: bool = True,
+    behind_s: float = 0.0,
+    guess_s: float = 0.0,
+    longer_s: float = 0.0,
 ) -> Claims:
     """One slow stretch; causes that are not named have nothing, weights of 1. before: evidence shortly before."""
 
@@ -64,6 +67,9 @@ def one(
         weights=row(weights, 1.0),
         grown=np.array([grown]),
         load_first=load_first,
+        behind_s=np.array([behind_s]),
+        guess_s=np.array([guess_s]),
+        longer_s=np.array([longer_s]),
     )
 
 
@@ -111,6 +117,9 @@ def claims(draw: st.DrawFn, seconds: st.SearchStrategy[float] = SECONDS) -> Clai
         weights=draw(arrays(np.float64, WIDTH, elements=UNIT, fill=st.just(1.0))),
         grown=draw(arrays(np.bool_, rows)),
         load_first=draw(st.booleans()),
+        behind_s=draw(column),
+        guess_s=draw(column),
+        longer_s=draw(column),
     )
 
 
@@ -221,6 +230,8 @@ def test_a_cause_without_evidence_or_load_has_no_share(told: Claims) -> None:
     absent = (told.evidence == 0) & (told.before == 0) & (told.load_s == 0)
     absent[:, INDEX["unexplained"]] = False
     absent[told.spare_s > 0, INDEX["prefill_interference"]] = False
+    absent[told.guess_s > 0, INDEX["batch_growth"]] = False
+    absent[told.longer_s > 0, INDEX["long_context"]] = False
     assert (shares[absent] == 0).all()
 
 
@@ -387,3 +398,49 @@ def test_sureness_rises_with_evidence_from_none_to_all(less: float, more: float)
     low, high = sureness(np.array([less, more])).tolist()
     assert 0 <= low <= high <= 1
     assert sureness(np.array([0.0, 1.0])).tolist() == [0.0, 1.0]
+
+
+# --- what a fault leaves behind ---------------------------------------------------------------------------------------
+
+
+def test_what_a_fault_made_of_a_batch_is_the_faults_though_more_came_as_well() -> None:
+    load_s, before = {"batch_growth": 0.004}, {"thermal_throttle": 0.9}
+    found = parts(one(0.010, before=before, load_s=load_s, behind_s=0.006, grown=True))
+    assert found == pytest.approx({"batch_growth": 0.4, "thermal_throttle": 0.6})
+
+
+def test_a_batch_of_a_size_never_seen_behind_a_fault_is_the_faults() -> None:
+    found = parts(one(0.010, before={"thermal_throttle": 0.9}, load_s={"batch_growth": 0.002}, guess_s=0.005))
+    assert found == pytest.approx({"thermal_throttle": 0.7, "unexplained": 0.3}, rel=0.1)
+
+
+def test_a_batch_of_a_size_never_seen_is_load_where_more_came() -> None:
+    assert parts(one(0.010, guess_s=0.006, grown=True)) == pytest.approx({"batch_growth": 0.6, "unexplained": 0.4})
+
+
+def test_a_batch_of_a_size_never_seen_explains_nothing_by_itself() -> None:
+    assert parts(one(0.010, guess_s=0.006)) == {"unexplained": 1.0}
+
+
+def test_a_context_longer_than_any_known_may_have_cost_what_nothing_else_explains() -> None:
+    assert parts(one(0.010, longer_s=0.006)) == pytest.approx({"long_context": 0.6, "unexplained": 0.4})
+    lost = {"thermal_throttle": 0.5}
+    assert parts(one(0.010, evidence={"thermal_throttle": 0.9}, lost=lost, longer_s=0.006)) == {"thermal_throttle": 1.0}
+
+
+def test_contexts_do_not_grow_behind_a_fault() -> None:
+    load_s = {"long_context": 0.010}
+    assert parts(one(0.010, before={"thermal_throttle": 0.9}, load_s=load_s)) == {"long_context": 1.0}
+    assert parts(one(0.010, evidence={"queueing": 0.9}, load_s=load_s)) == {"long_context": 1.0}
+
+
+def test_a_server_that_was_gone_has_no_batch_that_grew_behind_it() -> None:
+    load_s = {"batch_growth": 0.010}
+    assert parts(one(0.010, before={"gpu_error": 1.0}, load_s=load_s)) == {"batch_growth": 1.0}
+    assert parts(one(0.010, before={"process_stopped": 1.0}, load_s=load_s)) == {"process_stopped": 1.0}
+
+
+def test_what_a_page_says_of_prompts_is_no_more_than_what_load_leaves() -> None:
+    evidence, lost = {"prefill_interference": 1.0}, {"prefill_interference": 1.0}
+    told = one(0.010, evidence=evidence, lost=lost, load_s={"batch_growth": 0.010}, grown=True, load_first=False)
+    assert parts(told) == {"batch_growth": 1.0}
