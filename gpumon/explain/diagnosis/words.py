@@ -48,8 +48,9 @@ def verdict(
         return (_nothing_slow(inputs, seen, slow), *_found_meanwhile(inputs))
     why = gained.reasons
     explained_s = float(np.delete(seen.by_cause, INDEX[UNEXPLAINED], axis=1).sum())
+    of_time = excess_s / time_s if time_s > 0 else 1.0
     lost = (
-        f"{shown_seconds(excess_s)} of their {shown_seconds(time_s)} ({percent(excess_s / time_s)}) were beyond what "
+        f"{shown_seconds(excess_s)} of their {shown_seconds(time_s)} ({percent(of_time)}) were beyond what "
         f"is usual, {percent(max(0.0, round(1.0 - explained_s / excess_s, 4)))} of that unexplained."
     )
     requests = f"{len(seen):,} request{'' if len(seen) == 1 else 's'}"
