@@ -1,14 +1,25 @@
 # The base is named by its tag. A release builds with the digest of that day:
 #   docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:… .
 # It has to be a glibc base: the NVIDIA runtime puts glibc-linked driver libraries into the container.
+# tests/deploy/test_image_steps.py runs these very steps without a container engine.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
 WORKDIR /src
+# First what seldom changes. Every file that is installed has its hash in a lock (scripts/lock.sh), the builder's too.
+COPY deploy/image/requirements.lock deploy/image/build.lock ./
+RUN python -m venv /opt/gpumon \
+    && /opt/gpumon/bin/python -m pip install --no-cache-dir --require-hashes -r requirements.lock \
+    && python -m venv /opt/build \
+    && /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY gpumon gpumon
-RUN python -m venv /opt/gpumon \
-    && /opt/gpumon/bin/python -m pip install --no-cache-dir . \
+COPY scripts/sbom.py ./
+# pip check: nothing is missing and nothing too old. The bill of materials is of what is there then.
+RUN /opt/build/bin/python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
+    && /opt/gpumon/bin/python -m pip install --no-cache-dir --no-index --no-deps dist/*.whl \
+    && /opt/gpumon/bin/python -m pip check \
+    && /opt/gpumon/bin/python sbom.py >sbom.cdx.json \
     && /opt/gpumon/bin/python -m pip uninstall --yes pip setuptools
 
 FROM ${BASE}
@@ -17,9 +28,12 @@ ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gpumon" \
       org.opencontainers.image.description="Tells you why a token was slow: GPU, host and inference traces on one clock." \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="https://github.com/gpumon/gpumon" \
+      org.opencontainers.image.documentation="https://github.com/gpumon/gpumon/blob/main/docs/KUBERNETES.md" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /opt/gpumon /opt/gpumon
+COPY --from=build /src/LICENSE /src/sbom.cdx.json /usr/share/doc/gpumon/
 # Compiled here, the base's standard library too (the base comes without .pyc files), because the file system is
 # read-only where this runs: without them the start takes twice as long and 7 MB more.
 # /var/lib/gpumon is the user's below, so that a named volume there is too (docker run -v gpumon:/var/lib/gpumon); a
@@ -34,6 +48,6 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=utility \
     PYTHONDONTWRITEBYTECODE=1
 USER 65534:65534
-EXPOSE 9450
+EXPOSE 9450 4317 4318
 ENTRYPOINT ["/opt/gpumon/bin/python", "-m", "gpumon"]
 CMD ["run"]

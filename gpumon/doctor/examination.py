@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 
 import click
 from rich.console import Console
@@ -21,9 +23,11 @@ from gpumon.doctor.host_checks import Self, host_checks, is_contained
 from gpumon.doctor.own_checks import own_checks
 from gpumon.doctor.render import render
 from gpumon.doctor.report import Report
+from gpumon.doctor.server_checks import find_servers, server_check
 from gpumon.doctor.surroundings import Surroundings, gather
 from gpumon.host.files import Files
 from gpumon.host.host_files import HostFiles
+from gpumon.host.http_client import HttpClient
 
 
 def main(config: Config, json_output: bool) -> int:
@@ -46,7 +50,11 @@ def examine(config: Config, files: Files, environ: Mapping[str, str]) -> Report:
     """Look at the machine."""
     facts = run_probe(probe_request(config), environ) if config.nvml.enabled else None
     hangs = facts is None or bool(facts.stuck or facts.died)
-    return conclude(config, files, gather(config, files, environ, open_driver=not hangs), facts)
+    around = gather(config, files, environ, open_driver=not hangs)
+    pids = {pid for gpu in facts.gpus for pid in gpu.pids} if facts is not None else set()
+    with closing(HttpClient()) as http:
+        around = replace(around, servers=find_servers(config, files, http, sorted(pids)))
+    return conclude(config, files, around, facts)
 
 
 def probe_request(config: Config) -> ProbeRequest:
@@ -69,6 +77,7 @@ def conclude(config: Config, files: Files, around: Surroundings, facts: NvmlFact
     checks = (
         *gpu_checks(facts, files, around),
         *host_checks(config, files, own, around),
+        server_check(config, around.servers),
         *own_checks(config, files, around),
     )
     return Report(

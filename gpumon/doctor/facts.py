@@ -54,6 +54,8 @@ class GpuFacts:
     """NVML field 230; 0: none."""
     processes: int | None = None
     """Processes that hold it; None if the list could not be read."""
+    pids: list[int] = field(default_factory=list)
+    """Of these processes."""
     supported: list[str] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
     denied: list[str] = field(default_factory=list)

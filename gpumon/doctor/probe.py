@@ -119,6 +119,7 @@ def _read_gpu(nvml: Nvml, files: Files, device: Device, gpu: GpuFacts) -> None:
         gpu.mig_devices = len(mig.instances())
         processes, problems = GpuProcesses(nvml, device, labels, capabilities, mig.instances).read_processes(at_s)
         # No list at all looks like an empty one: the capability tells them apart.
+        gpu.pids = sorted({process.pid for process in processes})
         gpu.processes = len(processes) if capabilities.supported("processes:compute") or gpu.mig_devices else None
         _take(gpu, [*problems, *capabilities.take()])
         _take(gpu, capabilities.samples(labels))

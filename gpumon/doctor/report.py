@@ -145,7 +145,7 @@ def _gpu(gpu: GpuFacts) -> dict[str, object]:
     error = fields.pop("error")
     return {
         "gpu": fields.pop("index"),
-        **{name: value for name, value in fields.items() if name not in ("recovery_action", "processes")},
+        **{name: value for name, value in fields.items() if name not in ("recovery_action", "processes", "pids")},
         "fields": groups,
         "error": f"{error['function']}: {error['name']}" if error else "",
     }

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 
 from gpumon.config import Address, Config, parse_listen
+from gpumon.doctor.server_checks import ServersFound
 from gpumon.host.files import Files, ReadError
 from gpumon.host.kmsg import DevKmsg
 from gpumon.host.move_pages import MovePages
@@ -75,6 +76,8 @@ class Surroundings:
     """Why nothing can be written to state.folder; empty if it can, or there is none."""
     kubelet: Answer | PodResourcesError | None = None
     """What the kubelet listed, or why it did not; None where it is not asked."""
+    servers: ServersFound = field(default_factory=ServersFound)
+    """Inference servers, asked once as the daemon would."""
 
 
 def gather(

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -99,6 +100,15 @@ class ImageDaemon(Daemon):
         [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(child)
 
+    def end_gracefully(self, within_s: float = 15.0) -> int:
+        """Send SIGTERM, as a kubelet does; the exit status."""
+        os.kill(self.pid, signal.SIGTERM)
+        return self.process.wait(within_s)
+
     def __exit__(self, *_: object) -> None:
-        self.process.kill()  # which sends gpumon a SIGTERM
+        if self.process.poll() is None:
+            try:
+                self.end_gracefully()
+            except subprocess.TimeoutExpired:
+                os.kill(self.pid, signal.SIGKILL)
         self.process.wait()

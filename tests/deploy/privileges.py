@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +14,7 @@ import yaml
 from scripts.image_steps import Image, Profile
 from tests.deploy.helm.charts import objects, one
 from tests.deploy.image import ImageDaemon
+from tests.e2e.page import Page
 from tests.e2e.traces.gateway import Gateway, as_of_now
 from tests.e2e.waiting import eventually
 from tests.ingest.servers import vllm_request, vllm_sender
@@ -96,9 +97,9 @@ class Holder:
 class Seen:
     """What is on the page, and in the log."""
 
-    families: frozenset[str]
+    families: set[str]
     """With a series of the process."""
-    denied: frozenset[str]
+    denied: set[str]
     """Sources."""
     unbound: str
     """Why the request was not bound to the GPU; empty where it was."""
@@ -109,30 +110,35 @@ class Seen:
         return [line for line in self.log.splitlines() if of in line and "state=failing" in line]
 
 
-def look(gpumon: ImageDaemon, holder: Holder) -> Seen:
+def look(gpumon: ImageDaemon, holder: Holder, denied: Collection[str]) -> Seen:
     """All there is to see, after two requests of its."""
     gpumon.await_ready()
     port = Gateway(gpumon).http_port
     why = ["pending"]
     while why == ["pending"]:  # nobody has looked yet where its sender is
         why = _send(gpumon, holder, port)
+    eventually(lambda: set(denied) <= _denied(gpumon.page()), f"{denied} denied")
     page = gpumon.page()
     families = {
         family
         for family, content in page.families.items()
         if any(sample.labels.get("pid") == str(holder.pid) for sample in content.samples)
     }
-    denied = {labels["source"] for labels, value in page.select("gpumon_source_errors_total", reason="denied") if value}
-    return Seen(frozenset(families), frozenset(denied), "".join(why), gpumon.log)
+    return Seen(families, _denied(page), "".join(why), gpumon.log)
+
+
+def _denied(page: Page) -> set[str]:
+    """Sources that were refused something."""
+    found = page.select("gpumon_source_errors_total", reason="denied")
+    return {labels["source"] for labels, value in found if value}
 
 
 def _send(gpumon: ImageDaemon, holder: Holder, port: int) -> list[str]:
     """One request, until it is counted; why it was not bound, if it was not."""
     before = _counts(gpumon)
     holder.send(port)
-    after = eventually(lambda: (now := _counts(gpumon))["all"] > before["all"] and now, "a request", every_s=0.2)
-    assert after
-    return list((after - before).keys() - {"all"})
+    eventually(lambda: _counts(gpumon)["all"] > before["all"], "a request", every_s=0.2)
+    return list((_counts(gpumon) - before).keys() - {"all"})
 
 
 def _counts(gpumon: ImageDaemon) -> Counter[str]:

@@ -11,7 +11,7 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from tests.fixtures.hosts import fixture_folder
 
 pytestmark = pytest.mark.slow
 
-METRICS, FULL = Pod.of_chart({}), Pod.of_chart({"profile": "full"})
+METRICS, FULL = (Pod.of_chart({"profile": name}) for name in ("metrics", "full"))
 NVML = {"gpumon_process_gpu_memory_bytes", "gpumon_process_gpu_sm_ratio"}
 SIGHT = {
     "gpumon_process_cgroup_cpu_throttled_seconds",
@@ -44,6 +44,8 @@ SIGHT = {
 """Need hostPID and no capability. Pressure stalls too, where the machine's cgroups count them."""
 PRESSURE = {"gpumon_process_cgroup_pressure_stalled_seconds"}
 PLACED = {"gpumon_process_numa_local_ratio", "gpumon_process_numa_resident_bytes"}
+NO_PTRACE = {"binding", "numa", "servers"}
+"""Sources that lack something without SYS_PTRACE; the last finds servers by their sockets."""
 MOVE_PAGES = {"x86_64": 279, "aarch64": 239}[platform.machine()]
 # As the default profiles of containerd and Docker: this one call is refused with EPERM.
 REFUSE_MOVE_PAGES = f"""
@@ -79,8 +81,16 @@ def node(tmp_path: Path, holder: Holder) -> Iterator[FakeNode]:
         yield fake
 
 
-def seen(image: Image, folder: Path, node: FakeNode, holder: Holder, pod: Pod, prefix: tuple[str, ...] = ()) -> Seen:
-    """By a gpumon in this pod."""
+def seen(
+    image: Image,
+    folder: Path,
+    node: FakeNode,
+    holder: Holder,
+    pod: Pod,
+    denied: Collection[str],
+    prefix: tuple[str, ...] = (),
+) -> Seen:
+    """By a gpumon in this pod, once these sources are denied something."""
     config, sysfs = folder / "config", folder / "sys"
     config.mkdir()
     (config / "gpumon.yaml").write_text(yaml.safe_dump(pod.config))
@@ -95,7 +105,7 @@ def seen(image: Image, folder: Path, node: FakeNode, holder: Holder, pod: Pod, p
     with ImageDaemon(
         image, folder, node, *arguments, profile=pod.profile, options=options, binds=binds, prefix=prefix
     ) as gpumon:
-        return look(gpumon, holder)
+        return look(gpumon, holder, denied)
 
 
 def without(pod: Pod, *capabilities: str) -> Pod:
@@ -104,17 +114,17 @@ def without(pod: Pod, *capabilities: str) -> Pod:
 
 
 def test_profile_full_sees_everything(image: Image, tmp_path: Path, node: FakeNode, holder: Holder) -> None:
-    found = seen(image, tmp_path, node, holder, FULL)
+    found = seen(image, tmp_path, node, holder, FULL, ())
     assert found.families - PRESSURE == NVML | SIGHT | PLACED
-    assert (found.denied, found.unbound) == (frozenset(), "")
+    assert (found.denied, found.unbound) == (set(), "")
 
 
 def test_without_sys_ptrace_pages_are_not_placed_and_senders_not_found(
     image: Image, tmp_path: Path, node: FakeNode, holder: Holder
 ) -> None:
-    found = seen(image, tmp_path, node, holder, without(FULL, "sys_ptrace"))
+    found = seen(image, tmp_path, node, holder, without(FULL, "sys_ptrace"), NO_PTRACE)
     assert found.families - PRESSURE == NVML | SIGHT
-    assert (found.denied, found.unbound) == ({"numa", "binding"}, "denied")
+    assert (found.denied, found.unbound) == (NO_PTRACE, "denied")
     [line] = found.warnings(f"numa: pid {holder.pid} placement")
     assert f"proc/{holder.pid}/maps" in line
     assert "CAP_SYS_PTRACE" in line
@@ -125,7 +135,7 @@ def test_without_sys_ptrace_pages_are_not_placed_and_senders_not_found(
 def test_without_dac_read_search_senders_are_not_found(
     image: Image, tmp_path: Path, node: FakeNode, holder: Holder
 ) -> None:
-    found = seen(image, tmp_path, node, holder, without(FULL, "dac_read_search"))
+    found = seen(image, tmp_path, node, holder, without(FULL, "dac_read_search"), {"binding"})
     assert found.families - PRESSURE == NVML | SIGHT | PLACED
     assert (found.denied, found.unbound) == ({"binding"}, "denied")
     [line] = found.warnings("binding: owners of connections")
@@ -137,26 +147,26 @@ def test_without_a_capability_root_and_nobody_see_the_same(
     image: Image, tmp_path: Path, node: FakeNode, holder: Holder, user: str
 ) -> None:
     pod = replace(FULL, profile=Profile(user, host_pid=True))
-    found = seen(image, tmp_path, node, holder, pod)
+    found = seen(image, tmp_path, node, holder, pod, NO_PTRACE)
     assert found.families - PRESSURE == NVML | SIGHT
-    assert (found.denied, found.unbound) == ({"numa", "binding"}, "denied")
+    assert (found.denied, found.unbound) == (NO_PTRACE, "denied")
 
 
 def test_capabilities_that_are_added_for_another_user_than_root_are_none(
     image: Image, tmp_path: Path, node: FakeNode, holder: Holder
 ) -> None:
     pod = replace(FULL, profile=replace(FULL.profile, user="65534:65534"))
-    found = seen(image, tmp_path, node, holder, pod)
+    found = seen(image, tmp_path, node, holder, pod, NO_PTRACE)
     assert found.families - PRESSURE == NVML | SIGHT
-    assert found.denied == {"numa", "binding"}
+    assert found.denied == NO_PTRACE
 
 
 def test_profile_metrics_sees_the_gpus_and_what_nvml_says_of_their_processes(
     image: Image, tmp_path: Path, node: FakeNode, holder: Holder
 ) -> None:
-    found = seen(image, tmp_path, node, holder, METRICS)
+    found = seen(image, tmp_path, node, holder, METRICS, ())
     assert found.families == NVML
-    assert found.denied == frozenset()
+    assert found.denied == set()
     assert found.unbound in ("no_identity", "no_process")
     [line] = found.warnings("gpu_holders: gpu processes")
     assert "hostPID" in line
@@ -166,7 +176,7 @@ def test_a_seccomp_profile_as_runtimes_have_by_default_hides_the_placement_of_pa
     image: Image, tmp_path: Path, node: FakeNode, holder: Holder
 ) -> None:
     prefix = (PYTHON, "-c", REFUSE_MOVE_PAGES)
-    found = seen(image, tmp_path, node, holder, FULL, prefix)
+    found = seen(image, tmp_path, node, holder, FULL, {"numa"}, prefix)
     assert found.families - PRESSURE == NVML | SIGHT
     assert (found.denied, found.unbound) == ({"numa"}, "")
     [line] = found.warnings(f"numa: pid {holder.pid} placement")
@@ -178,9 +188,9 @@ def test_with_that_seccomp_profile_numa_maps_do_as_well(
 ) -> None:
     prefix = (PYTHON, "-c", REFUSE_MOVE_PAGES)
     pod = replace(FULL, config={**FULL.config, "numa": {"exact": True}})
-    found = seen(image, tmp_path, node, holder, pod, prefix)
+    found = seen(image, tmp_path, node, holder, pod, (), prefix)
     assert found.families - PRESSURE == NVML | SIGHT | PLACED
-    assert found.denied == frozenset()
+    assert found.denied == set()
 
 
 @pytest.mark.parametrize(
