@@ -78,8 +78,8 @@ readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
   {{- if include "gpumon.full" . }}
-  # SYS_PTRACE: /proc/<pid>/maps and numa_maps, and the pages and sockets of other users' processes.
-  # DAC_READ_SEARCH: /proc/<pid>/fd and io of other users' processes.
+  # SYS_PTRACE: /proc/<pid>/maps and numa_maps, move_pages(2), the links in /proc/<pid>/fd and ns, of other users' processes.
+  # DAC_READ_SEARCH: listing /proc/<pid>/fd of other users' processes, which says who sent a trace.
   add: [SYS_PTRACE, DAC_READ_SEARCH]
   {{- end }}
 {{- end }}
