@@ -99,6 +99,13 @@ class Api:
                 "another version, or another program"
             ) from error
 
+    def page(self, path: str) -> bytes:
+        """Another page of it as it is, such as ``/metrics``. Raises ApiError."""
+        status, body = self._exchange(self.address.path + path)
+        if status != 200:
+            self._refused(status, body)
+        return body
+
     def _exchange(self, target: str) -> tuple[int, bytes]:
         connection: http.client.HTTPConnection | None = None
         deadline_s = self._now_s() + self._timeout_s

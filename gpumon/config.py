@@ -30,6 +30,19 @@ FLAGS = {
     "--log-level": "log.level",
 }
 """Command line flags and the keys they set."""
+PROXY_FLAGS = {
+    "--upstream": "proxy.upstream",
+    "--listen": "proxy.listen",
+    "--admin": "proxy.admin",
+    "--otlp": "proxy.otlp",
+    "--service-name": "proxy.service_name",
+    "--inject": "proxy.inject",
+    "--inject-seed": "proxy.inject_seed",
+    "--ask-for-usage": "proxy.ask_for_usage",
+    "--log-format": "log.format",
+    "--log-level": "log.level",
+}
+"""Likewise those of `gpumon proxy`."""
 
 ENVIRONMENT_PREFIX = "GPUMON_"
 COMM_BYTES = 15
@@ -125,6 +138,26 @@ class _Expect(NamedTuple):
     words: str
 
 
+def parse_ports(text: str) -> range:
+    """One port, or a range of them such as ``30000-30010``. Raises ValueError."""
+    if not re.fullmatch(r"[0-9]{1,5}(?:-[0-9]{1,5})?", text):
+        raise ValueError(f"{shown(text)} is neither a port nor a range of ports")
+    first, _, last = text.partition("-")
+    ports = range(int(first), int(last or first) + 1)
+    if not 1 <= ports.start < ports.stop <= 65_536:
+        raise ValueError(f"{shown(text)} is not from 1 to 65535, the lower first")
+    return ports
+
+
+def _port_as_text(value: object) -> object:
+    return str(value) if type(value) is int else value  # YAML reads a single port as a number
+
+
+def _check_ports(text: str) -> str:
+    parse_ports(text)
+    return text
+
+
 def _check_label_key(text: str) -> str:
     if not _LABEL_KEY.fullmatch(text):
         raise ValueError(f"{shown(text)} is not the key of a label")
@@ -145,6 +178,13 @@ _Servers = Annotated[
     tuple[_Server, ...],
     Field(strict=False, max_length=64),
     _Expect("a list of at most 64 command names or /regular expressions/"),
+]
+
+
+_Ports = Annotated[
+    tuple[Annotated[str, BeforeValidator(_port_as_text), AfterValidator(_check_ports)], ...],
+    Field(strict=False, max_length=64),
+    _Expect("a list of at most 64 ports or ranges such as 30000-30010"),
 ]
 
 
@@ -479,6 +519,29 @@ class ServersConfig(_Section):
         description="Pages to read, such as `http://127.0.0.1:8000/metrics`. Which server it is, is found out.",
         max_length=16,
     )
+    discover: bool = Field(
+        default=True,
+        description="Also find servers of this node: of each process that works with a GPU, ports in `ports` that it "
+        "listens on get a `GET /metrics`, once, and where that is no server's again after minutes. Nothing else is "
+        "asked, and nothing on other machines.",
+    )
+    ports: _Ports = Field(
+        default=("8000-8010", "8080-8089", "30000-30010", "3000", "80", "9000"),
+        description="Ports that are asked, the first in the list first: those that servers have unless told otherwise. "
+        "`1-65535` asks all that GPU processes listen on. Among those are sockets of NCCL, Gloo and PyTorch's store, "
+        "which trust whoever connects and have been seen to fail when a stranger does: name single ports instead.",
+    )
+    exclude_ports: _Ports = Field(default=(), description="Of those, ports that are never asked.")
+
+    @property
+    def asked(self) -> tuple[range, ...]:
+        """``ports``, as numbers."""
+        return tuple(map(parse_ports, self.ports))
+
+    @property
+    def excluded(self) -> tuple[range, ...]:
+        """``exclude_ports``, as numbers."""
+        return tuple(map(parse_ports, self.exclude_ports))
 
 
 class DetectConfig(_Section):
@@ -543,6 +606,92 @@ class RecorderConfig(_Section):
         return self
 
 
+_HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$"), _Expect("the name of a header")]
+
+
+class ProxyConfig(_Section):
+    """`gpumon proxy`, the token-timing pass-through; docs/PROXY.md. `gpumon run` takes no notice of it."""
+
+    upstream: Annotated[str | None, _Expect("http(s)://HOST:PORT, perhaps with a path")] = Field(
+        default=None, description="The inference server behind.", pattern=r"^https?://[^\s/]+(/\S*)?$"
+    )
+    listen: _Listen = Field(
+        default="127.0.0.1:9460",
+        description="Where clients connect. Whoever reaches it reaches the server: only this machine unless said "
+        "otherwise.",
+    )
+    admin: Annotated[_Listen | None, _Expect("HOST:PORT, or null")] = Field(
+        default="0.0.0.0:9461", description="Where to serve the proxy's own `/metrics` and `/-/healthy`. null: nowhere."
+    )
+    otlp: Annotated[str | None, _Expect("http(s)://host:port, or null")] = Field(
+        default="http://127.0.0.1:4318",
+        description="gpumon's OTLP/HTTP receiver, for the traces. null: none are sent.",
+        pattern=r"^https?://[^\s/]+(/\S*)?$",
+    )
+    otlp_headers: Annotated[dict[str, str], _Expect("a map of texts")] = Field(
+        default={}, description="Sent with every batch of traces, such as `authorization`."
+    )
+    otlp_ca: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None, description="Certificate authorities for an https receiver; null: the system's."
+    )
+    service_name: Annotated[str, _Expect("a text of 1 to 128 characters")] = Field(
+        default="gpumon-proxy", description="`service.name` of the traces.", min_length=1, max_length=128
+    )
+    upstream_ca: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None, description="Certificate authorities for an https server; null: the system's."
+    )
+    web_config: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None,
+        description="A Prometheus `web-config.yml`: TLS for both ports, users and tokens for the admin port. Clients' "
+        "own credentials are the server's to check.",
+    )
+    inject: Annotated[tuple[str, ...], Field(strict=False, max_length=16), _Expect("a list of at most 16 rules")] = (
+        Field(default=(), description="Delays to put in on purpose, such as `token:20ms`; docs/PROXY.md.")
+    )
+    inject_seed: Annotated[int | None, _Expect("a whole number or null")] = Field(
+        default=None, description="The same seed, the same delays. null: another at each start, which the log names."
+    )
+    ask_for_usage: bool = Field(
+        default=False,
+        description="Add `stream_options.include_usage` to streaming requests that do not say anything of it. Their "
+        "clients then get one more event.",
+    )
+    tenant_header: _HeaderName = Field(default="x-tenant-id", description="Request header that names the tenant.")
+    inference_header: _HeaderName = Field(
+        default="x-inference-id", description="Request header with an id to which evaluations refer."
+    )
+    prompt_salt_file: Annotated[_Path | None, _Expect("a path or null")] = Field(
+        default=None,
+        description="File with the salt of prompt hashes, 16 bytes at least: proxies that share it give equal prompts "
+        "equal hashes. null: a salt of its own at each start.",
+    )
+    peek_bytes: int = Field(
+        default=1 << 20,
+        ge=1 << 10,
+        le=64 << 20,
+        description="Largest request body that is looked at for model and parameters. Larger ones pass all the same.",
+    )
+    connections: int = Field(default=4096, ge=1, le=32_768, description="Most connections of clients.")
+    connect_timeout_s: float = Field(default=10.0, ge=0.1, le=600, description="For connecting to the server.")
+    idle_timeout_s: float = Field(
+        default=600.0,
+        ge=1,
+        le=86_400,
+        description="A request under way in which nothing moves for so long is given up. A long prompt computes for "
+        "minutes before its first token.",
+    )
+    upstream_keep_alive_s: float = Field(
+        default=4.0,
+        ge=0,
+        le=600,
+        description="How long an idle connection to the server is kept. Below the server's own limit: uvicorn's, so "
+        "vLLM's and SGLang's, is 5 s.",
+    )
+    drain_s: float = Field(
+        default=30.0, ge=0, le=3600, description="For requests under way when the proxy is asked to end."
+    )
+
+
 class LogConfig(_Section):
     """gpumon's own log, on standard error."""
 
@@ -572,6 +721,7 @@ class Config(_Section):
     explain: ExplainConfig = ExplainConfig()
     state: StateConfig = StateConfig()
     recorder: RecorderConfig = RecorderConfig()
+    proxy: ProxyConfig = ProxyConfig()
     log: LogConfig = LogConfig()
 
 

@@ -37,8 +37,15 @@ class ConfigError(Exception):
         self.problems = problems
 
 
-def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, str | None]) -> Config:
+def load(
+    path: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, str | None],
+    names: Mapping[str, str] = FLAGS,
+) -> Config:
     """The configuration from a file (or none), the environment, and flags (None: not given), the later over the former.
+
+    names: the key that each flag sets.
 
     Values from the environment and flags are YAML, except where text is wanted: that is taken as it stands.
     Raises ConfigError, which names every problem found, not only the first.
@@ -55,7 +62,7 @@ def load(path: Path | None, environ: Mapping[str, str], flags: Mapping[str, str 
     problems += _take_environ(environ, known, given)
     for flag, text in flags.items():
         if text is not None:
-            problems += _take_text(known[FLAGS[flag]], text, flag, given)
+            problems += _take_text(known[names[flag]], text, flag, given)
 
     nested: dict[str, dict[str, object]] = {}
     for key_path, value in given.items():

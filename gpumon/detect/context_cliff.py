@@ -1,11 +1,8 @@
 """Contexts from which on a model's latency grows faster than its work: ``context_cliff``.
 
 Along the doubling ladder of context lengths, from ``detect.recent``: P95 of the last ten minutes of one bucket against
-that of the bucket before, of time to first token (by prompt) and inter-token latency (by prompt and tokens made). The
-work of a prefill doubles from bucket to bucket, and attention adds to that; beyond ``ratio`` something else does. A few
-slow requests must not look like a cliff: each bucket needs enough observations, the ratio must hold, if less, for the
-low end of what the longer bucket's P95 may be against the high end of the shorter one's, and the median must have grown
-with it.
+that of the bucket before, of time to first token (by prompt) and inter-token latency (by prompt and tokens made), by
+the rule of ``detect.growth``. Each bucket needs enough observations.
 
 One finding per model, of its worst pair of buckets, with the activity of its GPUs over the half minute before the
 cliff was last seen; without requests for so long that the window is empty, there is none. Where the
@@ -23,6 +20,7 @@ from numpy.typing import NDArray
 from gpumon import catalogue
 from gpumon.catalogue import CONTEXT_BUCKETS
 from gpumon.detect.detector import Entity, Evidence, Finding, IncidentKind, Severity
+from gpumon.detect.growth import ALIKE, MEDIAN, P95, RATIO, Pair, is_cliff, shares
 from gpumon.detect.hysteresis import Held
 from gpumon.detect.recent import RESPONSE, ModelLatencies
 from gpumon.detect.scene import Scene
@@ -31,15 +29,9 @@ from gpumon.model import Metric, Unit
 from gpumon.requests.logbuckets import quantiles
 from gpumon.requests.windows import Signal
 
-SHARE: Final = 0.95
 EVERY_S: Final = 5.0
 ON_S: Final = 10.0
 OFF_S: Final = 60.0
-_SURE: Final = 0.8
-"""Of ``ratio``: what is left of it at the ends of the intervals."""
-_DEVIATIONS: Final = 1.645
-_MEDIAN: Final = {Signal.FIRST_TOKEN: 0.9, Signal.INTER_TOKEN: 0.6}
-"""Of ``ratio``, that the medians must have: some slow requests are no cliff. That of first tokens doubles anyway."""
 _FEW: Final = 0.02
 """Share of a model's requests: fewer beyond the cliff are for information."""
 _ACTIVITY_S: Final = 30.0
@@ -48,29 +40,7 @@ _NAMES: Final = {
     Signal.INTER_TOKEN: ("inter_token", "inter-token latency"),
     RESPONSE: ("response_time", "response time"),
 }
-_ALIKE: Final = {Signal.FIRST_TOKEN: 1.0, Signal.INTER_TOKEN: 50.0, RESPONSE: 1.0}
-"""Observations that count as one: the tokens of a request, or of a step, tell nearly the same."""
-
-
-class _P95(NamedTuple):
-    """Of one bucket, with the ends of its 90 % interval and the median."""
-
-    low_s: float
-    value_s: float
-    high_s: float
-    median_s: float
-    observations: int
-
-
-class _Pair(NamedTuple):
-    """One measure in two buckets."""
-
-    before: _P95
-    beyond: _P95
-
-    @property
-    def ratio(self) -> float:
-        return self.beyond.value_s / self.before.value_s
+_ALIKE: Final[dict[int, float]] = {**ALIKE, RESPONSE: 1.0}
 
 
 class _Cliff(NamedTuple):
@@ -78,7 +48,7 @@ class _Cliff(NamedTuple):
 
     upper: int
     """Position of the longer one."""
-    pairs: dict[int, _Pair]
+    pairs: dict[int, Pair]
     """By measure, as far as known; the one that is told of first."""
     share_beyond: float
     """Of the model's requests, at or beyond the longer bucket."""
@@ -117,7 +87,7 @@ class ContextCliff:
         "least_tokens": "Tokens in each of the two buckets.",
     }
 
-    def __init__(self, *, ratio: float = 2.5, least_requests: int = 20, least_tokens: int = 2000) -> None:
+    def __init__(self, *, ratio: float = RATIO, least_requests: int = 20, least_tokens: int = 2000) -> None:
         self._ratio = ratio
         self._least = {
             Signal.FIRST_TOKEN: least_requests,
@@ -153,7 +123,7 @@ class ContextCliff:
                 (pair.ratio, upper, int(signal))
                 for signal in Signal
                 for upper in range(1, len(CONTEXT_BUCKETS))
-                if (pair := _pair(known[signal], upper)) is not None and self._is_cliff(pair, signal)
+                if (pair := _pair(known[signal], upper)) is not None and is_cliff(pair, self._ratio, MEDIAN[signal])
             ),
             default=None,
         )
@@ -167,27 +137,20 @@ class ContextCliff:
         requests = counts[RESPONSE].sum(axis=1)
         return _Cliff(upper, pairs, float(requests[upper:].sum() / max(int(requests.sum()), 1)))
 
-    def _is_cliff(self, pair: _Pair, signal: Signal) -> bool:
-        before, beyond = pair
-        sure = beyond.low_s > _SURE * self._ratio * before.high_s
-        return pair.ratio > self._ratio and sure and beyond.median_s > _MEDIAN[signal] * self._ratio * before.median_s
-
-    def _p95s(self, rows: NDArray[np.int64], measure: int) -> list[_P95 | None]:
+    def _p95s(self, rows: NDArray[np.int64], measure: int) -> list[P95 | None]:
         counts = rows.sum(axis=1).tolist()
         return [self._p95(row, count, measure) for row, count in zip(rows, counts, strict=True)]
 
-    def _p95(self, row: NDArray[np.int64], count: int, measure: int) -> _P95 | None:
+    def _p95(self, row: NDArray[np.int64], count: int, measure: int) -> P95 | None:
         if count < max(self._least[measure], 1):
             return None
-        margin = _DEVIATIONS * float(np.sqrt(SHARE * (1 - SHARE) * _ALIKE[measure] / count))
-        shares = (max(SHARE - margin, 0.0), SHARE, min(SHARE + margin, 1.0), 0.5)
-        low_s, value_s, high_s, median_s = quantiles(row[None, :], shares)[0].tolist()
-        return _P95(low_s, value_s, high_s, median_s, count)
+        low_s, value_s, high_s, median_s = quantiles(row[None, :], shares(count, _ALIKE[measure]))[0].tolist()
+        return P95(low_s, value_s, high_s, median_s, count)
 
 
-def _pair(known: list[_P95 | None], upper: int) -> _Pair | None:
+def _pair(known: list[P95 | None], upper: int) -> Pair | None:
     before, beyond = known[upper - 1], known[upper]
-    return None if before is None or beyond is None else _Pair(before, beyond)
+    return None if before is None or beyond is None else Pair(before, beyond)
 
 
 def _finding(model: ModelLatencies, cliff: _Cliff, activities: Mapping[str, float], since_s: float) -> Finding:

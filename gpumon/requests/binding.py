@@ -5,9 +5,13 @@ By the configuration where it names the server's GPUs; else by what the resource
 the pod that has its address or, for an address of the host itself, the process that holds its socket. From the process
 found, the GPUs are those of the engine it belongs to (``process_tree``). What cannot be bound says why.
 
+A proxy (``gpumon proxy``) is not the server: its resource says where it passes requests on to (``gpumon.upstream``,
+``address:port``), and the process that listens there is the one, in the network namespace that the address is of.
+
 A pid in a resource is the sender's own number of itself, which in a container is another one than here: it only
 chooses among the processes of its container, or counts as a number of this node where the sender shares the node's
-pid namespace. Sockets and pids of other users need CAP_SYS_PTRACE; all of it needs hostPID in a pod.
+pid namespace. Who holds a socket, /proc/<pid>/fd tells: of other users' processes that needs CAP_DAC_READ_SEARCH and
+CAP_SYS_PTRACE, else a DENIED miss; all of it needs hostPID in a pod.
 
 ``bind`` only looks into a table; what is not there is ``pending`` until the next ``read``, which does the looking, in
 its own thread. The table is bounded: who was not asked for longest is forgotten.
@@ -23,9 +27,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpumon.host.files import Files
-from gpumon.model import Binding, GpuProcess, GpuUuid, Item
+from gpumon.model import Binding, GpuProcess, GpuUuid, Item, Miss, Reason
 from gpumon.requests.process_tree import Process, Processes
-from gpumon.requests.sockets import Address, Peer, find_inode, parse_peer
+from gpumon.requests.sockets import Address, Peer, find_inode, find_listener, parse_peer
 
 SIZE: Final = 1024
 BOUND_S: Final = 60.0
@@ -40,6 +44,10 @@ _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-zA-Z/-]{1,120}", re.ASCII)
 _CONTAINER = re.compile(r"[0-9a-f]{12,64}", re.ASCII)
 _POD_UID = re.compile(r"[0-9a-fA-F-]{32,36}", re.ASCII)
 _PENDING = Binding(unbound="pending")
+_DENIED = (
+    "/proc/<pid>/fd of other users: CAP_DAC_READ_SEARCH to list it and CAP_SYS_PTRACE to read its links; without them "
+    "servers have to say where they run (docs/TOKENS.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,8 @@ class _Told:
     pod_uid: str | None
     node: str | None
     host: str | None
+    upstream: Peer | None
+    """Where the sender passes requests on to: it is a proxy, and not what ran them."""
 
     @property
     def placed(self) -> bool:
@@ -140,6 +150,7 @@ class Binder:
 
     def read(self, at_s: float) -> Iterator[Item]:
         """As a source: look for what is pending or due again. Has no samples: who counts requests counts these."""
+        denied = False
         with self._lock:
             due = [entry for entry in reversed(self._entries.values()) if entry.due_s <= at_s][:_PER_READ]
         if due:
@@ -156,7 +167,9 @@ class Binder:
                     entry.binding, entry.process = binding, process
                     entry.bound = processes.get(binding.pid) if binding.pid is not None else None
                     entry.due_s = at_s + (self._unbound_s if binding.how == "none" else self._bound_s)
-        yield from ()
+                denied |= binding.unbound == "denied"
+        if denied:
+            yield Miss("owners of connections", Reason.DENIED, _DENIED)
 
     def _place(self, peer: Peer | None) -> Address | Peer | None:
         """What of a peer tells senders apart: an address that many processes share needs its port."""
@@ -174,8 +187,11 @@ class Binder:
             return Binding(unbound="other_node"), None
         shared = peer is None or self._shared(peer)
         how, process = "resource", None
-        found = self._by_resource(told, processes, shared=shared)
-        if not found and peer is not None:
+        if told.upstream is not None:
+            found = self._behind(told.upstream, told, peer, processes)
+        else:
+            found = self._by_resource(told, processes, shared=shared)
+        if not found and peer is not None and not (shared and told.upstream is not None):
             how = "peer"
             if shared:
                 process = self._owner(peer, processes) or _still(entry.process, processes)
@@ -199,7 +215,7 @@ class Binder:
         return ()
 
     def _why(self, told: _Told, peer: Peer | None, processes: Processes) -> str:
-        if told.container_id or told.pod_uid or told.pid is not None or peer is not None:
+        if told.container_id or told.pod_uid or told.pid is not None or told.upstream is not None or peer is not None:
             if told.host is not None and told.host not in self._node_names and not told.placed:
                 return "other_node"
             return "denied" if processes.denied else "no_process"
@@ -218,6 +234,24 @@ class Binder:
         if process is None or processes.own_pid(process.pid) not in (process.pid, None):
             return []  # the number is another's: the sender counts in a namespace of its own
         return [_Found(process, tuple(processes.engine_of(process)))]
+
+    def _behind(self, upstream: Peer, told: _Told, peer: Peer | None, processes: Processes) -> list[_Found]:
+        """What listens where a proxy passes requests on to."""
+        if not upstream.address.is_loopback:
+            near = processes.with_address(upstream.address)
+            root = "1" if upstream.address in self._host_addresses else None
+        elif peer is None or self._shared(peer):
+            near = processes.in_container(told.container_id) or processes.in_pod(told.pod_uid)
+            root = None if told.placed else "self" if peer is None or peer.address.is_loopback else "1"
+        else:  # the loopback of the pod that both are in
+            near, root = processes.with_address(peer.address), None
+        for place in dict.fromkeys([*([root] if root is not None else []), *(str(holder.pid) for holder in near)]):
+            tables = [processes.sockets_table(f"proc/{place}/net/{name}") for name in ("tcp", "tcp6")]
+            inode = find_listener(tables, upstream)
+            process = processes.owner_of(inode) if inode is not None else None
+            if process is not None:
+                return [_Found(process, tuple(processes.engine_of(process)))]
+        return []
 
     def _owner(self, peer: Peer, processes: Processes) -> Process | None:
         # Loopback is that of our own network namespace; the host's other addresses are in that of pid 1.
@@ -284,6 +318,7 @@ def _told(attributes: Mapping[str, object]) -> _Told:
         pod_uid=pod.lower() if _POD_UID.fullmatch(pod) else None,
         node=node.lower() or None,
         host=host.lower() or None,
+        upstream=parse_peer(_text(attributes, "gpumon.upstream")),
     )
 
 

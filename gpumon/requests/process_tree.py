@@ -107,6 +107,12 @@ class Processes:
                 return group
         return self.in_container(process.identity.container_id)
 
+    def beside(self, process: Process) -> list[Process]:
+        """Holders below the same parent, where that is no mere launcher: a router beside its shards."""
+        if not self._ties(process.parent):
+            return []
+        return [h for h in self.holders if process.parent in [parent.pid for parent in self.ancestors(h)]]
+
     def in_container(self, container_id: str | None) -> list[Process]:
         """Holders in a container, by the beginning of its id, 12 digits at least."""
         if not container_id or len(container_id) < 12:
@@ -189,7 +195,8 @@ class Processes:
         for name in names[: self._links_left]:
             try:
                 target = self._files.link(f"proc/{pid}/fd/{name}")
-            except ReadError:  # closed meanwhile
+            except ReadError as error:  # closed meanwhile, or not for this process to see
+                self._note(error)
                 continue
             if target.startswith("socket:[") and target[8:-1].isdigit():
                 found.add(int(target[8:-1]))

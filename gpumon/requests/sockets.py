@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LOCAL_IPV4 = re.compile(rb"\|-- (\d{1,3}(?:\.\d{1,3}){3})\n[^|+]*?/32 host LOCAL", re.ASCII)
+_LISTENING_LINE = re.compile(
+    rb"^ *\d+: ([0-9A-F]{32}|[0-9A-F]{8}):([0-9A-F]{4}) [0-9A-F:]+ 0A \S+ \S+ \S+ +\d+ +\d+ (\d{1,20}) ",
+    re.ASCII | re.M,
+)
 _ESTABLISHED = b"01"
 _TCP_FIELDS = 10
 
@@ -22,6 +27,15 @@ class Peer(NamedTuple):
 
     address: Address
     port: int
+
+
+class Listening(NamedTuple):
+    """A socket that waits for connections."""
+
+    address: Address
+    """Its own; the unspecified one for every address."""
+    port: int
+    inode: int
 
 
 def parse_peer(text: str) -> Peer | None:
@@ -57,6 +71,22 @@ def find_inode(table: bytes, peer: Peer) -> int | None:
     return None
 
 
+def parse_listening(table: bytes) -> list[Listening]:
+    """Sockets that listen, in the text of a /proc/<pid>/net/tcp or tcp6; lines in another format are left out."""
+    return [
+        Listening(_address(words.decode()), int(port, 16), int(inode))
+        for words, port, inode in _LISTENING_LINE.findall(table)
+        if int(port, 16) and int(inode)
+    ]
+
+
+def find_listener(tables: Sequence[bytes], at: Peer) -> int | None:
+    """Inode of the socket that takes connections to this address, in such texts; else of one for every address."""
+    listening = [one for table in tables for one in parse_listening(table) if one.port == at.port]
+    exact = [one.inode for one in listening if one.address == at.address]
+    return next(iter(exact + [one.inode for one in listening if one.address.is_unspecified]), None)
+
+
 def parse_fib_trie(data: bytes) -> frozenset[Address]:
     """Own IPv4 addresses of a network namespace, by its /proc/<pid>/net/fib_trie; loopback ones left out."""
     found = set()
@@ -80,6 +110,14 @@ def parse_if_inet6(data: bytes) -> frozenset[Address]:
             if not address.is_loopback and not address.is_link_local:
                 found.add(address)
     return frozenset(found)
+
+
+def _address(words: str) -> Address:
+    """The inverse of ``_words``; one of IPv4 in IPv6 as what it is."""
+    packed = b"".join(bytes.fromhex(words[at : at + 8])[::-1] for at in range(0, len(words), 8))
+    address = ipaddress.ip_address(packed)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def _words(address: Address) -> str:

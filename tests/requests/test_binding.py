@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from gpumon.host.host_files import HostFiles
-from gpumon.model import Binding, GpuProcess, GpuUuid, Reason
+from gpumon.model import Binding, GpuProcess, GpuUuid, Miss, Reason
 from gpumon.requests.binding import Binder, ServerGpus
 from tests.fakes import FakeFiles
 from tests.fixtures.hosts import fixture_files
@@ -230,7 +230,23 @@ def test_a_connection_that_ended_leaves_the_binding_while_the_process_lives(vllm
 def test_sockets_that_may_not_be_seen_are_denied(vllm: Host) -> None:
     vllm.connect("proc/self/net/tcp", "0100007F:A001", 777, 110)
     vllm.files.deny("proc/110/fd", Reason.DENIED)
-    assert bound(vllm, {}, "127.0.0.1:40961").unbound == "denied"
+    assert denied(vllm) == ("denied", [Reason.DENIED])
+
+
+def test_sockets_whose_links_may_not_be_read_are_denied(vllm: Host) -> None:
+    vllm.connect("proc/self/net/tcp", "0100007F:A001", 777, 110)
+    for path in vllm.files.links:
+        vllm.files.deny(path, Reason.DENIED)
+    assert denied(vllm) == ("denied", [Reason.DENIED])
+
+
+def denied(host: Host) -> tuple[str, list[Reason]]:
+    """Why a connection from loopback is not bound, and the misses that say what would help."""
+    binder = host.binder()
+    binder.bind({}, 1, "127.0.0.1:40961")
+    misses = [item for item in binder.read(0.0) if isinstance(item, Miss)]
+    assert all("CAP_SYS_PTRACE" in miss.detail and "CAP_DAC_READ_SEARCH" in miss.detail for miss in misses)
+    return binder.bind({}, 1, "127.0.0.1:40961").unbound, [miss.reason for miss in misses]
 
 
 def test_the_search_for_a_sockets_owner_is_bounded(vllm: Host) -> None:
@@ -260,6 +276,85 @@ def test_a_real_connection_is_found_in_the_real_proc() -> None:
         list(binder.read(0.0))
         found = binder.bind({}, 1, f"{address}:{port}")
     assert (found.how, found.pid, found.gpus) == ("peer", os.getpid(), (G[0],))
+
+
+# --- a proxy, which says where it passes requests on to -------------------------------------------------------------
+
+
+def listen(host: Host, table: str, local: str, inode: int, pid: int) -> None:
+    line = f"   0: {local} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 {inode} 1\n"
+    host.files.put(table, host.files.files.get(table, TCP_HEAD.encode()).decode() + line)
+    host.files.links[f"proc/{pid}/fd/7"] = f"socket:[{inode}]"
+
+
+UPSTREAM = {"service.name": "gpumon-proxy", "gpumon.upstream": "127.0.0.1:8000"}
+
+
+@pytest.mark.parametrize("local", ["0100007F:1F40", "00000000:1F40"])
+def test_a_proxy_is_bound_to_what_listens_behind_it(vllm: Host, local: str) -> None:
+    vllm.process(300, 50, comm="gpumon")
+    vllm.connect("proc/self/net/tcp", "0100007F:A001", 777, 300)
+    listen(vllm, "proc/self/net/tcp", "0100007F:1F41", 800, 200)
+    listen(vllm, "proc/self/net/tcp", local, 801, 100)
+    assert bound(vllm, UPSTREAM, "127.0.0.1:40961") == Binding(how="resource", pid=100, gpus=(G[0], G[1]))
+
+
+def test_a_server_that_listens_on_every_ipv6_address_is_found_too(vllm: Host) -> None:
+    listen(vllm, "proc/self/net/tcp6", "0" * 32 + ":1F40", 801, 200)
+    assert bound(vllm, UPSTREAM, "127.0.0.1:40961").pid == 200
+
+
+def test_who_listens_on_the_very_address_goes_before_who_listens_on_all(vllm: Host) -> None:
+    listen(vllm, "proc/self/net/tcp", "00000000:1F40", 801, 200)
+    listen(vllm, "proc/self/net/tcp", "0100007F:1F40", 802, 100)
+    assert bound(vllm, UPSTREAM, "127.0.0.1:40961").pid == 100
+
+
+def test_a_proxy_without_its_server_is_not_taken_for_it(vllm: Host) -> None:
+    vllm.process(300, 50, comm="gpumon", group=100)  # beside the engine, so it would be bound to that by its group
+    vllm.connect("proc/self/net/tcp", "0100007F:A001", 777, 300)
+    assert bound(vllm, UPSTREAM, "127.0.0.1:40961") == Binding(unbound="no_process")
+    assert bound(vllm, UPSTREAM) == Binding(unbound="no_process")
+
+
+def test_a_proxy_in_a_pod_is_bound_to_what_listens_in_that_pod(pod: Host) -> None:
+    pod.process(300, 1, comm="llama-server")
+    pod.hold(300, 5)
+    listen(pod, "proc/self/net/tcp", "0100007F:1F40", 800, 300)  # gpumon's own loopback is another one
+    for i in range(8):
+        listen(pod, f"proc/{41_001 + i}/net/tcp", "0100007F:1F40", 801, 41_004)
+    found = bound(pod, UPSTREAM, "10.244.1.10:5000")
+    assert (found.how, found.pid, found.gpus) == ("resource", 41_004, (G[3],))
+
+
+def test_a_proxy_in_a_pod_whose_sockets_cannot_be_seen_is_bound_to_the_pod(pod: Host) -> None:
+    found = bound(pod, UPSTREAM, "10.244.1.10:5000")
+    assert (found.how, found.gpus, found.pod_uid) == ("peer", tuple(G), POD_UID)
+
+
+def test_a_server_in_a_pod_is_found_by_the_pods_address_from_elsewhere_on_the_node(pod: Host) -> None:
+    listen(pod, "proc/41001/net/tcp", "00000000:1F40", 801, 41_002)
+    told = {"gpumon.upstream": "10.244.1.10:8000"}
+    assert bound(pod, told, "10.244.9.9:5000").gpus == (G[1],)
+    assert bound(pod, {"gpumon.upstream": "10.99.0.1:8000"}, "10.244.9.9:5000").unbound == "no_process"
+
+
+@pytest.mark.parametrize("value", ["", "8000", "server:8000", "127.0.0.1:99999", 8000, ["127.0.0.1:8000"]])
+def test_an_upstream_that_is_no_address_is_passed_over(vllm: Host, value: object) -> None:
+    vllm.connect("proc/self/net/tcp", "0100007F:A001", 777, 110)
+    assert bound(vllm, {"gpumon.upstream": value}, "127.0.0.1:40961").pid == 110
+
+
+def test_a_real_server_is_found_behind_a_real_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address, port = server.getsockname()
+        holders = [GpuProcess(os.getpid(), "0", G[0], None, None)]
+        binder = Binder(HostFiles(), lambda: holders, gpus=lambda: G, node_names=[])
+        told = {"gpumon.upstream": f"{address}:{port}"}
+        binder.bind(told, 1, "127.0.0.1:9")
+        list(binder.read(0.0))
+        found = binder.bind(told, 1, "127.0.0.1:9")
+    assert (found.how, found.pid, found.gpus) == ("resource", os.getpid(), (G[0],))
 
 
 # --- the configuration ----------------------------------------------------------------------------------------------

@@ -167,6 +167,8 @@ def test_a_page_of_tgi() -> None:
         ("up", "tgi"): 1.0,
         ("requests_running", "tgi", ""): 8.0,
         ("requests_waiting", "tgi", ""): 2.0,
+        ("kv_cache_usage", "tgi", ""): 0.25,
+        ("kv_cache_capacity_tokens", "tgi", ""): 48_180.0,
         ("tokens", "tgi", "", "prompt"): 512_000.0,
         ("tokens", "tgi", "", "generation"): 90_211.0,
     }
@@ -192,6 +194,8 @@ def test_a_page_of_trtllm_serve() -> None:
         ("requests_waiting", *model): 1.0,
         ("kv_cache_usage", *model): 0.62,
         ("kv_cache_capacity_tokens", *model): 96_000.0,
+        ("prefix_cache_hit_tokens", *model): 200.0 * 32,
+        ("prefix_cache_query_tokens", *model): 1000.0 * 32,
         ("tokens", *model, "generation"): 12_345.0,
     }
 
@@ -215,6 +219,24 @@ def test_a_page_of_dynamos_front_end() -> None:
         ("tokens", *model, "prompt"): 160_000.0,
         ("tokens", *model, "generation"): 8200.0,
     }
+
+
+def test_a_page_of_dynamos_worker_by_its_new_and_its_old_names() -> None:
+    assert once("dynamo-worker") == {("up", "dynamo"): 1.0, ("kv_cache_usage", "dynamo", "Kimi-K2.5"): 0.5}
+    assert once("dynamo-worker-old") == {("up", "dynamo"): 1.0, ("kv_cache_usage", "dynamo", ""): 0.25}
+
+
+def test_the_share_of_a_cache_whose_size_is_not_known_yet_is_not_told() -> None:
+    text = "tgi_queue_size 0\ntgi_batch_current_max_tokens 0\ntgi_batch_max_total_tokens 0\n"
+    assert ("kv_cache_usage", "tgi", "") not in told(source(text)[0].read(0.0))
+
+
+def test_blocks_that_were_found_count_as_tokens_on_over_a_restart() -> None:
+    text = "trtllm_kv_cache_reused_blocks_total {}\ntrtllm_kv_cache_tokens_per_block 32\n"
+    servers, http = source(text.format(10))
+    assert told(servers.read(0.0))["prefix_cache_hit_tokens", "trtllm", ""] == 320.0
+    http.pages[URL] = text.format(2)
+    assert told(servers.read(2.0))["prefix_cache_hit_tokens", "trtllm", ""] == 384.0
 
 
 def test_a_page_that_passes_an_engines_families_on_is_the_engines() -> None:

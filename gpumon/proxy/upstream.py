@@ -1,0 +1,198 @@
+"""Connections to the server behind: reading its answers, and keeping the ones that can serve another request.
+
+An answer ends where its framing says. Where the connection ends first, whoever waits for it is told, so that no end is
+made up. A kept connection that closes, or on which something arrives unasked, is thrown away; a request that has been
+written to one is never written to another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from gpumon.proxy.http_body import BodyReader, body_reader
+from gpumon.proxy.http_head import HEAD_BYTES, Framing, Header, HeadError, ResponseHead, parse_response
+from gpumon.proxy.settings import shown_address
+
+_SWITCHING: Final = 101
+
+
+class Waiting(Protocol):
+    """Who sent a request and waits for its answer."""
+
+    def response_head(self, head: ResponseHead, at_ns: int) -> None: ...
+
+    def response_pieces(self, pieces: list[bytes], at_ns: int) -> None: ...
+
+    def response_done(self, trailers: tuple[Header, ...], at_ns: int) -> None: ...
+
+    def upstream_failed(self, reason: str, at_ns: int) -> None:
+        """reason: closed or malformed. Nothing more comes of this connection."""
+
+    def upstream_full(self, *, full: bool) -> None:
+        """Whether the server is not reading what it is sent."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    def __init__(self, now_ns: Callable[[], int], write_bytes: int) -> None:
+        self._now_ns = now_ns
+        self._write_bytes = write_bytes
+        self._waiting: Waiting | None = None
+        self._method = b""
+        self._head = b""
+        self._reader: BodyReader | None = None
+        self._keeps = True
+        self._until_eof = False
+        self.transport = cast(asyncio.Transport, None)
+        """Set when the connection is made."""
+        self._made = False
+        self.address = ""
+        """``address:port`` of the server."""
+        self.idle_since_ns = 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request can be written to it."""
+        return self._keeps and self._waiting is None and not self.transport.is_closing()
+
+    def begin(self, waiting: Waiting, method: bytes) -> None:
+        """A request is about to be written."""
+        self._waiting = waiting
+        self._method = method
+        self._head = b""
+        self._reader = None
+
+    def abort(self) -> None:
+        """Close now; nobody waits any longer."""
+        self._waiting = None
+        self._keeps = False
+        if self._made:
+            self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # as it is for a stream
+        self._made = True
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.address = shown_address(peer[0], peer[1])
+        self.transport.set_write_buffer_limits(high=self._write_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        at_ns = self._now_ns()
+        if self._waiting is None:
+            self.abort()  # nobody asked
+            return
+        try:
+            if self._reader is None:
+                self._take_head(data, at_ns)
+            else:
+                self._take_body(self._reader, data, at_ns)
+        except HeadError:
+            self._fail("malformed", at_ns)
+
+    def eof_received(self) -> None:
+        if self._reader is not None and self._until_eof:
+            self._finish(self._reader, self._now_ns())
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._keeps = False
+        self._fail("closed", self._now_ns())
+
+    def pause_writing(self) -> None:
+        if self._waiting is not None:
+            self._waiting.upstream_full(full=True)
+
+    def resume_writing(self) -> None:
+        if self._waiting is not None:
+            self._waiting.upstream_full(full=False)
+
+    def _take_head(self, data: bytes, at_ns: int) -> None:
+        self._head += data
+        while self._reader is None and self._waiting is not None:
+            section, end, rest = self._head.partition(b"\r\n\r\n")
+            if len(section) > HEAD_BYTES:
+                raise HeadError("the head is too large")
+            if not end:
+                return
+            head = parse_response(section, self._method)
+            if head.status == _SWITCHING:
+                raise HeadError("nobody asked for another protocol")
+            self._head = rest
+            if head.status >= 200:
+                self._head = b""
+                self._keeps = head.keeps
+                self._until_eof = head.framing is Framing.EOF
+                self._reader = body_reader(head.framing, head.length)
+            self._waiting.response_head(head, at_ns)
+            if self._reader is not None and self._waiting is not None:
+                self._take_body(self._reader, rest, at_ns)
+
+    def _take_body(self, reader: BodyReader, data: bytes, at_ns: int) -> None:
+        pieces = reader.feed(data) if data else []
+        if pieces and self._waiting is not None:
+            self._waiting.response_pieces(pieces, at_ns)
+        if reader.broken:
+            self._fail("malformed", at_ns)
+        elif reader.done and self._waiting is not None:
+            self._finish(reader, at_ns)
+
+    def _finish(self, reader: BodyReader, at_ns: int) -> None:
+        waiting, self._waiting = self._waiting, None
+        if reader.rest or self._until_eof:
+            self._keeps = False
+        if waiting is not None:
+            waiting.response_done(reader.trailers, at_ns)
+
+    def _fail(self, reason: str, at_ns: int) -> None:
+        waiting, self._waiting = self._waiting, None
+        self._keeps = False
+        self.transport.abort()
+        if waiting is not None:
+            waiting.upstream_failed(reason, at_ns)
+
+
+class Pool:
+    """Idle connections, the one that was used last first."""
+
+    def __init__(self, size: int, keep_ns: int) -> None:
+        self._size = size
+        self._keep_ns = keep_ns
+        self._idle: deque[UpstreamConnection] = deque()
+
+    def __len__(self) -> int:
+        return len(self._idle)
+
+    def take(self) -> UpstreamConnection | None:
+        """One that can be written to."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+            connection.abort()
+        return None
+
+    def give(self, connection: UpstreamConnection, at_ns: int) -> None:
+        """One whose answer is complete; kept or closed."""
+        if not connection.usable:
+            connection.abort()
+            return
+        connection.idle_since_ns = at_ns
+        self._idle.append(connection)
+        if len(self._idle) > self._size:
+            self._idle.popleft().abort()
+
+    def sweep(self, at_ns: int) -> None:
+        """Close what has been idle for too long, or was closed by the server."""
+        kept = [one for one in self._idle if one.usable and at_ns - one.idle_since_ns < self._keep_ns]
+        for one in set(self._idle).difference(kept):
+            one.abort()
+        self._idle = deque(kept)
+
+    def close(self) -> None:
+        """Close all."""
+        while self._idle:
+            self._idle.pop().abort()
