@@ -1820,6 +1820,18 @@ SELF_RESIDENT = _gauge(
     values=("main", "sampler"),
 )
 
+SERVER_PORTS = _gauge(
+    "server_ports",
+    Unit.NONE,
+    ("state",),
+    "Ports on which processes on GPUs listen, of those that are looked at: scraped; waiting to be asked; no_server and "
+    "no_answer, by what they answered; same_process, of which another port is scraped; unreachable from here; left_out, "
+    "past the most.",
+    origin="/proc/<pid>/net/tcp, and a GET of the port",
+    budget=1,
+    values=("scraped", "waiting", "no_server", "no_answer", "same_process", "unreachable", "left_out"),
+)
+
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 """All families, in the order of this file, which is the order of exposition and of the docs."""
 

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 SECTIONS = ("cadence", "processes", "numa", "store", "requests")
 """Of the configuration, what a replay needs to read the same things at the same times. None of it is secret."""
+_SERVERS = {"discover", "ports", "exclude_ports"}
+"""Likewise; the targets are told apart, without what may be secret in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def _about(config: Config, ports: Ports, node_names: Sequence[str]) -> dict[str,
         "node_names": list(node_names),
         # As what they answer is kept, without what may be secret in them.
         "server_urls": [safe_url(url) for url in (*ports.server_urls, *config.servers.targets)],
-        "config": config.model_dump(mode="json", include=set(SECTIONS)),
+        "config": config.model_dump(mode="json", include={**dict.fromkeys(SECTIONS, True), "servers": _SERVERS}),
         "kernel_log": ports.kernel_log is not None,
     }
 

@@ -154,14 +154,15 @@ class _Pace:
 def _config_of(header: Mapping[str, object], config: Config, path: Path) -> Config:
     """The recorded sections, and of the rest what is given here."""
     told = header.get("config")
-    wanted = {key: told[key] for key in SECTIONS if key in told} if isinstance(told, dict) else {}
+    names = (*SECTIONS, *(["servers"] if isinstance(told, dict) and "servers" in told else []))
+    wanted = {key: told[key] for key in names if key in told} if isinstance(told, dict) else {}
     try:
         recorded = Config.model_validate_json(json.dumps(wanted))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))
         raise FormatError(f"{path}: its configuration cannot be taken: {where}: {problem['msg']}") from error
-    return config.model_copy(update={name: getattr(recorded, name) for name in SECTIONS})
+    return config.model_copy(update={name: getattr(recorded, name) for name in names})
 
 
 def _texts(value: object) -> tuple[str, ...]:

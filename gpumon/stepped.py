@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpumon.config import Config, ForwardConfig, ServersConfig
+from gpumon.config import Config, ForwardConfig
 from gpumon.detect.engine import Detection
 from gpumon.detect.incident import IncidentListener
 from gpumon.explain.explained import Explained
@@ -165,4 +165,5 @@ class SteppedNode:
 def _within(config: Config) -> Config:
     """The configuration without what reaches past the ports: this machine's servers and files, and any downstream."""
     requests = config.requests.model_copy(update={"nccl_inspector": None})
-    return config.model_copy(update={"requests": requests, "servers": ServersConfig(), "forward": ForwardConfig()})
+    servers = config.servers.model_copy(update={"targets": ()})
+    return config.model_copy(update={"requests": requests, "servers": servers, "forward": ForwardConfig()})

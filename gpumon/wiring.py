@@ -13,8 +13,12 @@ from gpumon.detect.ledger import Ledger, State
 from gpumon.detect.scene import SceneMaker
 from gpumon.explain.engine import Explanation
 from gpumon.explain.witnesses.all import make_witnesses
+from gpumon.host.files import Files
+from gpumon.host.http import Http
 from gpumon.machine import Ports
+from gpumon.model import GpuProcess
 from gpumon.node import Node
+from gpumon.requests.listening import ListeningServers
 from gpumon.runner import Source
 from gpumon.sampler.handover import Plan
 from gpumon.sources.gpu_holders import GpuHolders
@@ -28,6 +32,7 @@ from gpumon.sources.pod_map import PodMap
 from gpumon.sources.pod_names import PodNames
 from gpumon.sources.pods import PodSource, pods_on_gpus
 from gpumon.sources.processes import ProcessSource
+from gpumon.sources.server_discovery import Discovery
 from gpumon.sources.servers import ServerSource
 from gpumon.sources.targets import Target, newest_start_s, no_lookup
 from gpumon.store import View
@@ -85,12 +90,24 @@ def host_sources(config: Config, ports: Ports, node: Node) -> list[Scheduled]:
     if ports.kernel_log is not None:
         found.append(Scheduled(KernelLogSource(ports.kernel_log, node.xids.kernel_event), KERNEL_LOG_S))
     found.append(Scheduled(node.xids, cadence.publish_s))
-    urls = (*ports.server_urls, *config.servers.targets)
     found += pods.scheduled
-    if urls:
-        timeout_s = min(SERVER_TIMEOUT_S, cadence.servers_s)
-        found.append(Scheduled(ServerSource(ports.http, urls, timeout_s=timeout_s), cadence.servers_s))
+    if ports.server_urls or config.servers.targets or config.servers.discover:
+        servers = server_source(config, ports.files, ports.http, node.holders, ports.server_urls)
+        found.append(Scheduled(servers, cadence.servers_s))
     return found
+
+
+def server_source(
+    config: Config, files: Files, http: Http, holders: Callable[[], Sequence[GpuProcess]], urls: Sequence[str] = ()
+) -> ServerSource:
+    """The source of servers' pages. holders: processes that hold GPUs now. urls: pages besides the configured ones."""
+    urls = (*urls, *config.servers.targets)
+    discovery = None
+    if config.servers.discover:
+        listening = ListeningServers(files, holders, config.servers.asked, config.servers.excluded)
+        discovery = Discovery(listening, urls)
+    timeout_s = min(SERVER_TIMEOUT_S, config.cadence.servers_s)
+    return ServerSource(http, urls, timeout_s=timeout_s, discovery=discovery)
 
 
 class _PodSources:
@@ -147,6 +164,24 @@ def why_unexplained(config: Config) -> str:
     }
     off = [key for key, is_on in needed.items() if not is_on]
     return f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} off" if off else ""
+
+
+def why_off(config: Config) -> tuple[tuple[str, str], ...]:
+    """Parts that are switched off, each with the key that switches it on."""
+    parts = (
+        ("gpus", "nvml.enabled", config.nvml.enabled),
+        ("traces", "otlp.enabled", config.otlp.enabled),
+        ("incidents", "detect.enabled", config.detect.enabled),
+        ("explanation", "explain.enabled", config.explain.enabled),
+        ("flight recorder", "recorder.enabled", config.recorder.enabled),
+        ("numa", "numa.enabled", config.numa.enabled),
+    )
+    off = [(part, f"{key} is off") for part, key, is_on in parts if not is_on]
+    if config.recorder.enabled and config.detect.enabled and config.state.folder is None:
+        off.append(("flight recorder", "state.folder is null"))
+    if config.forward.endpoint is None:
+        off.append(("forwarding", "forward.endpoint is null"))
+    return tuple(off)
 
 
 def build_explanation(config: Config) -> Explanation | None:

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumon.config import FLAGS, Address, Config, ProcessesConfig, keys, parse_listen
+from gpumon.config import FLAGS, Address, Config, ProcessesConfig, ServersConfig, keys, parse_listen, parse_ports
 from gpumon.config_load import ConfigError, load
 from gpumon.docs import render_config_yaml
 
@@ -112,6 +112,16 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
             "kubernetes: {api: true, labels: [app.kubernetes.io/name, 'a b']}",
             'kubernetes.labels[1] = "a b" (gpumon.yaml:1): expected a list of at most 32 keys of labels: "a b" is not '
             "the key of a label",
+        ),
+        (
+            "servers: {ports: [8000, 9-8]}",
+            'servers.ports[1] = "9-8" (gpumon.yaml:1): expected a list of at most 64 ports or ranges such as '
+            '30000-30010: "9-8" is not from 1 to 65535, the lower first',
+        ),
+        (
+            "servers: {exclude_ports: [http]}",
+            'servers.exclude_ports[0] = "http" (gpumon.yaml:1): expected a list of at most 64 ports or ranges such as '
+            '30000-30010: "http" is neither a port nor a range of ports',
         ),
         ("http: 5\n", "http = 5 (gpumon.yaml:1): expected keys and values below it"),
         ("http: [listen]\n", 'http = ["listen"] (gpumon.yaml:1): expected keys and values below it'),
@@ -334,6 +344,18 @@ def test_what_is_no_host_is_refused(host: str) -> None:
 def test_servers_are_exact_names_or_patterns_between_slashes() -> None:
     patterns = ProcessesConfig(servers=("v.lm", "text-generation-launcher", "/VLLM.*/")).server_patterns
     assert patterns == (re.compile(r"v\.lm"), re.compile(r"text\-generation"), re.compile("VLLM.*"))
+
+
+def test_ports_of_servers_are_numbers_and_ranges() -> None:
+    servers = ServersConfig.model_validate({"ports": [80, "8000-8010"], "exclude_ports": ["8001"]})
+    assert servers.asked == (range(80, 81), range(8000, 8011))
+    assert servers.excluded == (range(8001, 8002),)
+
+
+@pytest.mark.parametrize("text", ["0", "65536", "1-65536", "-1", "8000-", "8000-8001-8002", "٣", "", " 80"])
+def test_what_is_no_range_of_ports_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"port|from 1 to 65535"):
+        parse_ports(text)
 
 
 def test_servers_whose_gpus_are_given_are_regular_expressions() -> None:

@@ -87,6 +87,7 @@ def test_the_header_tells_what_a_replay_needs_and_no_secret(tmp_path: Path) -> N
     assert isinstance(header["config"], dict)
     assert header["config"]["cadence"]["fast_s"] == 0.2
     assert header["config"]["requests"]["models"] == {"svc": "llama"}
+    assert set(header["config"]["servers"]) == {"discover", "ports", "exclude_ports"}
     assert isinstance(header["server_urls"], list)
     assert header["server_urls"][0] == "http://10.0.0.5:8000/metrics"
 

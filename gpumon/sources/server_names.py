@@ -39,7 +39,8 @@ class How(Enum):
 
     SUM = "sum"
     DIFFERENCE = "difference"  # the first less the second, not below 0
-    PRODUCT = "product"  # the first by the largest of the second: blocks by tokens per block
+    PRODUCT = "product"  # all but the last, added up, by the largest of the last: blocks by tokens per block
+    QUOTIENT = "quotient"  # the first by the second: what is in use by what there is
     MEAN = "mean"  # growth of the first over that of the second since the page before: a summary's _sum and _count
 
 
@@ -135,6 +136,19 @@ TRTLLM = Server(
         _rule(SERVER_WAITING, "trtllm_num_requests_waiting"),
         _rule(SERVER_KV_USAGE, "trtllm_kv_cache_utilization"),
         _rule(SERVER_KV_CAPACITY, "trtllm_kv_cache_max_blocks", "trtllm_kv_cache_tokens_per_block", how=How.PRODUCT),
+        _rule(
+            SERVER_PREFIX_HITS,
+            "trtllm_kv_cache_reused_blocks_total",
+            "trtllm_kv_cache_tokens_per_block",
+            how=How.PRODUCT,
+        ),
+        _rule(
+            SERVER_PREFIX_QUERIES,
+            "trtllm_kv_cache_reused_blocks_total",
+            "trtllm_kv_cache_missed_blocks_total",
+            "trtllm_kv_cache_tokens_per_block",
+            how=How.PRODUCT,
+        ),
         _rule(SERVER_TOKENS, "trtllm_prompt_tokens_total", value="prompt"),
         _rule(SERVER_TOKENS, "trtllm_generation_tokens_total", value="generation"),
     ),
@@ -166,6 +180,9 @@ TGI = Server(
     (
         _rule(SERVER_RUNNING, "tgi_batch_current_size"),
         _rule(SERVER_WAITING, "tgi_queue_size"),
+        # A request has blocks for its prompt and all it may generate from its beginning: current_max is what is taken.
+        _rule(SERVER_KV_USAGE, "tgi_batch_current_max_tokens", "tgi_batch_max_total_tokens", how=How.QUOTIENT),
+        _rule(SERVER_KV_CAPACITY, "tgi_batch_max_total_tokens"),
         _rule(SERVER_TOKENS, "tgi_request_input_length_sum", value="prompt"),
         _rule(SERVER_TOKENS, "tgi_request_generated_tokens_sum", value="generation"),
     ),
@@ -193,6 +210,9 @@ DYNAMO = Server(
             how=How.DIFFERENCE,
         ),
         _rule(SERVER_WAITING, "dynamo_frontend_queued_requests"),
+        # Of a worker whose engine's own families are not passed on.
+        _rule(SERVER_KV_USAGE, "dynamo_component_gpu_cache_usage_percent"),
+        _rule(SERVER_KV_USAGE, "dynamo_component_kvstats_gpu_cache_usage_percent"),
         _rule(SERVER_PREFIX_HITS, "dynamo_frontend_cached_tokens_sum"),
         _rule(SERVER_PREFIX_QUERIES, "dynamo_frontend_input_sequence_tokens_sum"),
         _rule(SERVER_TOKENS, "dynamo_frontend_input_sequence_tokens_sum", value="prompt"),

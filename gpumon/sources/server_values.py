@@ -59,20 +59,29 @@ def values_of(server: Server, families: Mapping[str, Sequence[Series]]) -> Value
 
 
 def _apply(rule: Rule, families: Mapping[str, Sequence[Series]], only: str, values: Values) -> bool:
-    """Whether the rule found anything. One that needs two picks finds nothing where either is missing."""
+    """Whether the rule found anything. One that needs several picks finds nothing where any is missing."""
     picked = [_parts(pick, families.get(pick.family, ()), only) for pick in rule.picks]
     if rule.how is How.SUM:
         models = {model: None for parts in picked for model in parts}  # a set in the order of the page
     else:
-        models = {model: None for model in picked[0] if model in picked[1]}
+        models = {model: None for model in picked[0] if all(model in parts for parts in picked[1:])}
     for model in models:
         key = Key(rule.metric, model, rule.value)
         if rule.how is How.MEAN:
             values.summaries[key] = picked[0][model], picked[1][model]
         elif rule.how is How.DIFFERENCE:
             values.gauges[key] = max(0.0, sum(picked[0][model].values()) - sum(picked[1][model].values()))
+        elif rule.how is How.QUOTIENT:
+            whole = sum(picked[1][model].values())
+            if whole > 0:
+                values.gauges[key] = sum(picked[0][model].values()) / whole
         elif rule.how is How.PRODUCT:
-            values.gauges[key] = sum(picked[0][model].values()) * max(picked[1][model].values())
+            factor = max(picked[-1][model].values())
+            parts = {part: value * factor for of in picked[:-1] for part, value in of[model].items()}
+            if rule.metric.kind is Kind.COUNTER:
+                values.counters[key] = parts
+            else:
+                values.gauges[key] = sum(parts.values())
         else:
             parts = {part: value for of in picked for part, value in of.get(model, {}).items()}
             if rule.metric.kind is Kind.COUNTER:

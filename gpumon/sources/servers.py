@@ -1,6 +1,7 @@
 """Inference servers by their own metrics pages: queue, running batch, KV cache, preemptions, tokens, graph passes.
 
-Reads the pages the configuration names; which server each is of is recognised from its families (``server_names``).
+Reads the pages the configuration names, and those that ``server_discovery`` finds while their sockets listen; which
+server each is of is recognised from its families (``server_names``).
 Label ``endpoint`` is host:port of the address; ``model`` what the page says, else the ``model`` parameter of the
 address (llama.cpp's router), else "". A page that cannot be had, or is of no known server, is a miss and
 ``server_up`` 0, and its neighbours go on.
@@ -20,6 +21,7 @@ from gpumon.catalogue import SERVER_MODELS, SERVER_UP
 from gpumon.host.http import Http, HttpError
 from gpumon.model import Item, Miss, Reason, Rejection, Sample, Unit
 from gpumon.sources.gpu_state import CarryCounter
+from gpumon.sources.server_discovery import NO_METRICS, Discovery, Port
 from gpumon.sources.server_names import FAMILIES
 from gpumon.sources.server_page import Page, Parser
 from gpumon.sources.server_values import MAX_MODEL, Key, Parts, Values, recognise, values_of
@@ -28,7 +30,11 @@ log = logging.getLogger(__name__)
 
 PAGE_BYTES = 8 << 20
 """Largest page; one of 16 engines has 1 MB."""
+PROBE_BYTES = 2 << 20
+"""Largest page of a port that is asked whether it has one."""
 TIMEOUTS = 4
+GONE = 16
+"""Targets that are there no more, whose counters are remembered."""
 MODELS = SERVER_MODELS
 """Of one target, those named first on the page."""
 PARTS = 256
@@ -122,15 +128,32 @@ class ServerSource:
 
     name = "servers"
 
-    def __init__(self, http: Http, urls: Sequence[str], *, timeout_s: float) -> None:
-        """urls: pages. timeout_s: for each page, all of it."""
+    def __init__(
+        self, http: Http, urls: Sequence[str], *, timeout_s: float, discovery: Discovery | None = None
+    ) -> None:
+        """urls: pages. timeout_s: for each page, all of it. discovery: finds further ones."""
         self._http = http
         self._timeout_s = timeout_s
-        self._targets = [_Target(url) for url in dict.fromkeys(urls)]
+        self._discovery = discovery
+        self._configured = [_Target(url) for url in dict.fromkeys(urls)]
+        self._found: dict[str, _Target] = {}
+        self._gone: dict[str, _Target] = {}
         self._parser = Parser(FAMILIES)
         self._next_slow = 0
 
-    def read(self, at_s: float) -> Iterator[Item]:  # noqa: ARG002 - what is read is of now
+    @property
+    def _targets(self) -> list[_Target]:
+        return [*self._configured, *self._found.values()]
+
+    @property
+    def ports(self) -> list[Port]:
+        """What discovery knows of each port; nothing where it is off."""
+        return self._discovery.ports() if self._discovery is not None else []
+
+    def read(self, at_s: float) -> Iterator[Item]:
+        if self._discovery is not None:
+            self._discovery.follow(at_s)
+            self._follow(self._discovery.urls)
         timeouts = 0
         rejected: Counter[Rejection] = Counter()
         asked = self._asked()
@@ -145,14 +168,37 @@ class ServerSource:
             except HttpError as error:
                 target.is_slow = error.reason is Reason.TIMEOUT
                 timeouts += target.is_slow
+                if self._discovery is not None and target.is_up and target.url in self._found:
+                    self._discovery.look_soon()
                 self._went(target, is_up=False, reason=str(error))
                 yield Miss(f"server {target.endpoint}", error.reason, error.detail)
         for target in self._targets:
             if target not in asked:
                 yield Miss(f"server {target.endpoint}", Reason.TIMEOUT, "not asked: it did not answer in time before")
             yield from target.up
+        if self._discovery is not None:
+            if timeouts < TIMEOUTS:
+                self._discovery.ask(at_s, self._is_server)
+            yield from self._discovery.samples()
+            yield from self._discovery.misses()
         for rejection, count in rejected.items():
             yield from [rejection] * min(count, _REJECTIONS)
+
+    def _follow(self, urls: Sequence[str]) -> None:
+        """Have a target for each of these that discovery found, and for no other."""
+        for url in [url for url in self._found if url not in urls]:
+            target = self._gone[url] = self._found.pop(url)
+            target.is_up, target.is_slow = None, False
+            log.info("server=%s endpoint=%s state=gone", target.server, target.endpoint)
+        for url in urls:
+            if url not in self._found:
+                self._found[url] = self._gone.pop(url) if url in self._gone else _Target(url)
+        while len(self._gone) > GONE:
+            del self._gone[next(iter(self._gone))]
+
+    def _is_server(self, url: str) -> bool:
+        page = self._http.get(url, timeout_s=self._timeout_s, limit=PROBE_BYTES)
+        return recognise(self._parser.parse(page).families) is not None
 
     def _asked(self) -> list[_Target]:
         """Targets that answered the last time, then one of those that did not, each in its turn."""
@@ -169,7 +215,7 @@ class ServerSource:
         _count(page, rejected)
         server = recognise(page.families)
         if server is None:
-            raise HttpError(Reason.UNAVAILABLE, "no metrics of a known server on the page")
+            raise HttpError(Reason.UNAVAILABLE, NO_METRICS)
         target.server = server.name
         return values_of(server, page.families)
 
