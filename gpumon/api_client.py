@@ -40,6 +40,14 @@ class ApiError(Exception):
     """No answer. ``str()``: one line that says why, and what to do."""
 
 
+class NobodyError(ApiError):
+    """Nobody listens there, or nobody can be reached."""
+
+
+class NoPageError(ApiError):
+    """Somebody answers, who does not have this page."""
+
+
 class QuestionError(ApiError):
     """The question itself is wrong: an address, credentials, or a value that gpumon refuses."""
 
@@ -172,7 +180,7 @@ class Api:
             return ApiError(f"{self.address} does not speak HTTP, or hung up: another program?")
         assert isinstance(error, OSError)
         why = error.strerror or str(error)
-        return ApiError(f"no gpumon answers at {self.address}: {why}; --url says where it listens")
+        return NobodyError(f"no gpumon answers at {self.address}: {why}; --url says where it listens")
 
     def _refused(self, status: int, body: bytes) -> NoReturn:
         detail = error_detail(body)
@@ -187,7 +195,7 @@ class Api:
         if status == 404 and detail and detail != _NO_ROUTE:
             raise ApiError(f"{self.address}: {detail}")
         if status == 404:
-            raise ApiError(
+            raise NoPageError(
                 f"{self.address} has no such page: an older gpumon, one with http.ui off, or another program"
             )
         if status == 422 and detail:

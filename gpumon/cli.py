@@ -211,6 +211,32 @@ def simulate(
         raise _ConfigurationError(str(err)) from err
 
 
+@commands.command(short_help="Watch GPUs, servers, incidents and causes in the terminal.")
+@_asking
+@click.option("--every", "every_s", metavar="SECONDS", type=_Range(0.2, 3600), help="Between two looks; default: 2.")
+@click.option("--once", is_flag=True, help="One look as plain text, as in a pipe.")
+@click.option("--json", "json_output", is_flag=True, help="One look, for scripts.")
+def top(url: str | None, ca: Path | None, every_s: float | None, once: bool, json_output: bool) -> int:
+    """Watch GPUs, servers, open incidents and what tokens were late by, in the terminal.
+
+    Asks a running gpumon, here or with --url elsewhere. Where it wants to know who asks, GPUMON_API_USER and
+    GPUMON_API_PASSWORD, or GPUMON_API_TOKEN say it. Keys: q quits, p pauses, s sorts the GPUs, arrows scroll. Exit
+    status: 0 shown, 1 no gpumon there or ended by a signal, 2 wrong arguments.
+    """
+    if once and json_output:
+        raise click.UsageError("--once means nothing with --json")
+    if once or json_output:
+        _refuse("--once or --json", {"--every": every_s})
+    from gpumon.api_client import ApiError
+    from gpumon.top import command
+
+    try:
+        every_s = command.EVERY_S if every_s is None else every_s
+        return command.main(url, os.environ, ca, every_s, once=once, json_output=json_output)
+    except ApiError as err:
+        raise _no_answer(err) from err
+
+
 @commands.command(short_help="Say why the tokens of one request were slow.")
 @click.argument("trace_id")
 @_asking
