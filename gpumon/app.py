@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gpumon import __version__, catalogue, logs
 from gpumon.config import Config, StateConfig
@@ -38,17 +38,17 @@ from gpumon.sampler.link import SamplerLink
 from gpumon.sources.procfs import TICKS_PER_SECOND, parse_stat, parse_statm
 from gpumon.store import Store
 from gpumon.web.asgi import Asgi, Dispatcher, RefusedError
-from gpumon.wiring import host_sources, sampler_plan, why_unexplained
+from gpumon.wiring import host_sources, sampler_plan, why_off, why_unexplained
 
 if TYPE_CHECKING:
     from gpumon.detecting import Detecting
-    from gpumon.explain.diagnosis.model import Diagnosis
     from gpumon.export.otlp import OtlpExport
     from gpumon.recording import DaemonRecording, Wish
     from gpumon.sim.sender import Sender
     from gpumon.sim.world import World
     from gpumon.tracing import Tracing
-    from gpumon.web.questions import DiagnoseQuery
+    from gpumon.web.activity import Activity
+    from gpumon.web.stream import Stream
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,8 @@ class App:
         self._reload = reload
         self._reload_lock = threading.Lock()
         self._reload_ok = True
-        self._reloaded_unix = clock.to_unix(clock.now_s())
+        self._started_s = clock.now_s()
+        self._reloaded_unix = clock.to_unix(self._started_s)
         self.store = Store(max_series=config.store.max_series, history_points=config.store.history_points)
         self.health = Health(clock.to_unix)
         self.node = Node(self.store, self.health, clock)
@@ -125,6 +126,8 @@ class App:
                 rows=self.detecting.rows if self.detecting is not None else None,
             )
         self._export = self._build_export(config)
+        self._activity = self._build_activity() if config.http.ui else None
+        self._stream: Stream | None = None
         self._runner = self._build_runner(config)
         self._own_files = HostFiles()
         self._self_samples: list[Sample] = []
@@ -315,6 +318,11 @@ class App:
             resource={"host.name": self._node_names[0]},
         )
 
+    def _build_activity(self) -> Activity:
+        from gpumon.web.activity import Activity
+
+        return Activity()
+
     def _build_tracing(self, config: Config, web: WebConfig | None) -> Tracing:
         from gpumon.tracing import Taps, Tracing  # protobuf and what else only traces need
 
@@ -348,51 +356,36 @@ class App:
         self.tracing.forwarder.offer(Signal.TRACES, body, is_json=False, at_s=at_s, own=True)
 
     def _make_api(self) -> Asgi:
-        from gpumon.web.api import make_api
-        from gpumon.web.correlation import correlation_routes
-        from gpumon.web.explain import diagnose_routes, explain_routes
-        from gpumon.web.explain_off import off_routes
-        from gpumon.web.incidents import incident_routes
+        from gpumon.web.knowledge import Knowledge
+        from gpumon.web.node_state import Facts
+        from gpumon.web.whole import make_whole
 
-        clock, detecting = self._clock, self.detecting
-        explanation = detecting.explanation if detecting is not None else None
-        routes = [
-            incident_routes(
-                lambda: detecting.detection.incidents() if detecting is not None else [], clock.now_s, clock.to_unix
-            )
-        ]
-        if explanation is not None:
-            routes += [
-                explain_routes(explanation.find, explanation.newest, clock.to_unix),
-                diagnose_routes(self._diagnose),
-                correlation_routes(explanation.correlations.matrices),
-            ]
-        else:
-            routes.append(off_routes(why_unexplained(self._config)))
-        return cast(Asgi, make_api(lambda: self.store.view(clock.now_s()), *routes))  # FastAPI's types are its own
-
-    def _diagnose(self, query: DiagnoseQuery) -> Diagnosis:
-        """Raises ValueError for an attribute that there is not."""
-        from gpumon.explain.diagnosing import diagnose_since
-
+        assert self._activity is not None
         detecting = self.detecting
-        assert detecting is not None
-        assert detecting.explanation is not None
-        now_s = self._clock.now_s()
-        return diagnose_since(
-            detecting.explanation,
-            detecting.detection.incidents(),
-            self.store.view(now_s),
+        knowledge = Knowledge(
+            self.store.view,
+            self._clock.now_s,
             self._clock.to_unix,
-            since_s=now_s - query.since_s,
-            until_s=now_s,
-            node=self._node_names[0],
-            server=query.server,
-            model=query.model,
-            x=query.x,
-            y=query.y,
-            quantile=query.quantile,
+            Facts(
+                name=self._node_names[0],
+                is_demo=self._machine.world is not None,
+                started_s=self._started_s,
+                publish_s=self._config.cadence.publish_s,
+                off=why_off(self._config),
+            ),
+            incidents=detecting.detection.incidents if detecting is not None else list,
+            activity=self._activity,
+            statistics=self.tracing.statistics if self.tracing is not None else None,
+            explanation=detecting.explanation if detecting is not None else None,
         )
+        whole = make_whole(knowledge, why_unexplained(self._config))
+        self._stream = whole.stream
+        return whole.asgi
+
+    def end_streams(self) -> None:
+        """Answers that go on end now. On the event loop."""
+        if self._stream is not None:
+            self._stream.end()
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
@@ -411,6 +404,8 @@ class App:
     def _keep_house_once(self, at_s: float) -> None:
         self._runner.watch(at_s)
         self.store.put("gpumon", at_s, self._own_samples(at_s), 10 * self._config.cadence.publish_s + 5.0)
+        if self._activity is not None:
+            self._activity.take(self.store.view(at_s))
         for page in self._pages.values():
             page.refresh(at_s)
 
@@ -489,7 +484,7 @@ def run(
     try:
         from gpumon.web.server import serve  # while the sampler process starts
 
-        serve(app.asgi, listener, asked_to_end.is_set, partial(_quietly_reload, app), app.beside, tls)
+        serve(app.asgi, listener, asked_to_end.is_set, partial(_quietly_reload, app), app.beside, tls, app.end_streams)
     finally:
         app.stop()
         if folder is not None:

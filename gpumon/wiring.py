@@ -129,8 +129,8 @@ class _PodSources:
             labels = PodLabels(ports.kube_api, config.kubernetes.labels, lambda: pods_on_gpus(mapped(), targets()))
             told = labels.names
             self.scheduled.append(Scheduled(labels, PODS_S, KUBE_API_STUCK_S))
-        if self.scheduled or ports.log_names is not None:
-            self.names = PodNames(ports.log_names, told, mapped)
+        if ports.kube_api is not None or ports.log_names is not None:
+            self.names = PodNames(ports.log_names, told)
         if self.names is not None and ports.log_names is not None:
             self.scheduled.append(Scheduled(self.names, PODS_S))
 

@@ -7,7 +7,7 @@ prompt hashes, …) are held in small tables as long as a row uses them; a name 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import attrgetter
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
@@ -83,19 +83,31 @@ class RequestLog:
             first = self._next % len(self._table) if self._next >= len(self._table) else 0
             order = (first + np.arange(len(self))) % len(self._table)
             order = order[self._table["end_s"][order] >= start_s]
-            rows = Rows(
-                self._table[order],
-                [OTHER_GROUP if group is None else group for group in self._groups.names],
-                [OTHER if tenant is None else tenant for tenant in self._tenants.names],
-                [OTHER if prompt is None else prompt for prompt in self._prompts.names],
-                self._parameters.names[:PARAMETERS],
-                self._scores.names[:SCORE_NAMES],
-                [OTHER if fact is None else fact for fact in self._facts.names],
-            )
+            rows = self._rows(self._table[order])
         if not server and not model:
             return rows
         wanted = np.array([server in ("", group.server) and model in ("", group.model) for group in rows.groups])
         return rows[wanted[rows.index("group")]]
+
+    def select(self, choose: Callable[[Rows], NDArray[np.intp]]) -> Rows:
+        """Copies of a few rows, in the order of the positions that ``choose`` gives.
+
+        choose: is shown all rows, in no order and not copied, while nothing can be added: it must keep none of them.
+        """
+        with self._lock:
+            rows = self._rows(self._table[: len(self)])
+            return rows[choose(rows)]
+
+    def _rows(self, table: NDArray[np.void]) -> Rows:
+        return Rows(
+            table,
+            [OTHER_GROUP if group is None else group for group in self._groups.names],
+            [OTHER if tenant is None else tenant for tenant in self._tenants.names],
+            [OTHER if prompt is None else prompt for prompt in self._prompts.names],
+            self._parameters.names[:PARAMETERS],
+            self._scores.names[:SCORE_NAMES],
+            [OTHER if fact is None else fact for fact in self._facts.names],
+        )
 
     def _name(self, rows: NDArray[np.void], explained: Sequence[Explained]) -> None:
         """Fills in what is held in tables."""

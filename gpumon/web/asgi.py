@@ -53,6 +53,7 @@ class Dispatcher:
         self._admin = admin
         self._make_api = make_api
         self._api: Asgi | None = None
+        self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,9 +66,14 @@ class Dispatcher:
         elif self._make_api is None:
             await _answer(send, 404, "not found\n")
         else:
+            await (self._api or await self._made(self._make_api))(scope, receive, send)
+
+    async def _made(self, make_api: Callable[[], Asgi]) -> Asgi:
+        """The one application, whoever asks first: a browser asks for several things at once."""
+        async with self._making:
             if self._api is None:
-                self._api = await asyncio.to_thread(self._make_api)
-            await self._api(scope, receive, send)
+                self._api = await asyncio.to_thread(make_api)
+            return self._api
 
     async def _metrics(self, scope: Scope, method: str, send: Send) -> None:
         if method not in ("GET", "HEAD"):

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from gpumon.explain import correlations as made
+from gpumon.web.answers import REFUSED, Answers
 
 
 class Pair(BaseModel):
@@ -42,7 +43,7 @@ class Matrix(BaseModel):
 
 def correlation_routes(matrices: Callable[[], Sequence[made.Matrix]]) -> APIRouter:
     """matrices: the newest of every group."""
-    router = APIRouter(prefix="/api/v1/correlation")
+    router = APIRouter(prefix="/api/v1/correlation", route_class=Answers, responses=REFUSED)
 
     @router.get("")
     def correlation(

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, ValidationError, WithJsonSchema
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.diagnosis.asked import UnknownNameError, of_named
 from gpumon.explain.diagnosis.model import Diagnosis, Surface
 from gpumon.explain.explained import Explained
+from gpumon.web.answers import NOT_FOUND, REFUSED, Answers
 from gpumon.web.explanation import Late, Trace, late, trace
 from gpumon.web.questions import (
     NAME_MAX,
@@ -41,8 +42,9 @@ def _known_cause(cause: str) -> str:
     return cause
 
 
-TraceId = Annotated[str, AfterValidator(_trace_id)]
-Cause = Annotated[str, AfterValidator(_known_cause)]
+# What the validators say is for people; machines are told by the schema.
+TraceId = Annotated[str, AfterValidator(_trace_id), WithJsonSchema({"type": "string", "pattern": "^[0-9a-fA-F]{32}$"})]
+Cause = Annotated[str, AfterValidator(_known_cause), WithJsonSchema({"type": "string", "enum": [*CAUSES]})]
 
 
 _Since = Annotated[float, Query(gt=0.0, le=SINCE_MAX_S, allow_inf_nan=False, description="Seconds back from now.")]
@@ -68,9 +70,9 @@ def explain_routes(
 ) -> APIRouter:
     """find: requests of a trace, by its id in lower case; none where it is not known. newest: of those kept, the newest
     first. to_unix: unix time of steady seconds."""
-    router = APIRouter(prefix="/api/v1")
+    router = APIRouter(prefix="/api/v1", route_class=Answers, responses=REFUSED)
 
-    @router.get("/explain", responses={404: {"description": "It is not known, not yet, or not any more."}})
+    @router.get("/explain", responses=NOT_FOUND)
     def explain(trace_id: Annotated[TraceId, Query(description="32 hex digits.")]) -> Trace:
         """Why the tokens of one trace were slow: its requests, their gaps, and the causes under each."""
         found = find(trace_id)
@@ -105,7 +107,7 @@ def explain_routes(
 
 def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter:
     """diagnose: raises ValueError for an attribute that there is not; its text says which there are."""
-    router = APIRouter(prefix="/api/v1")
+    router = APIRouter(prefix="/api/v1", route_class=Answers, responses=REFUSED)
 
     def answer(query: DiagnoseQuery) -> Diagnosis:
         try:
@@ -123,10 +125,7 @@ def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter
 
     @router.get(
         "/diagnose",
-        responses={
-            404: {"description": "No request of this server or model ended in this time; those that did are listed."},
-            422: {"description": "It cannot be answered as it stands."},
-        },
+        responses=NOT_FOUND,
     )
     def diagnosis(
         since: _Since = SINCE_S,
@@ -139,7 +138,7 @@ def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter
         """Why tokens were slow: the causes with the seconds lost, what was different, and what to do."""
         return answer(DiagnoseQuery(since, server, model, x, y, quantile))
 
-    @router.get("/surface", responses={404: {"description": "Too few requests, or they do not vary; or no such name."}})
+    @router.get("/surface", responses=NOT_FOUND)
     def surface(
         x: _Attribute = "",
         y: _Attribute = "",

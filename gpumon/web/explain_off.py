@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, HTTPException
 
-PATHS = ("explain", "explained", "diagnose", "surface", "correlation")
+PATHS = ("explain", "explained", "diagnose", "surface", "correlation", "requests", "timeline")
 
 
 def off_routes(reason: str) -> APIRouter:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, HTTPException, Path, Query
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 
 from gpumon import catalogue
 from gpumon.detect import incident as found
 from gpumon.detect.ledger import CLOSED_MAX, OPEN_MAX
+from gpumon.web.answers import NOT_FOUND, REFUSED, Answers
 
 
 def _known_kind(kind: str) -> str:
@@ -19,7 +20,9 @@ def _known_kind(kind: str) -> str:
     return kind
 
 
-Kind = Annotated[str, AfterValidator(_known_kind)]
+Kind = Annotated[
+    str, AfterValidator(_known_kind), WithJsonSchema({"type": "string", "enum": [*catalogue.INCIDENT_KINDS]})
+]
 Severity = Literal["info", "warning", "critical"]
 
 
@@ -74,10 +77,10 @@ def incident_routes(
     to_unix: Callable[[float], float],
 ) -> APIRouter:
     """incidents: those kept, newest first. now_s: steady seconds; to_unix: unix time of such."""
-    router = APIRouter(prefix="/api/v1/incidents")
+    router = APIRouter(prefix="/api/v1/incidents", route_class=Answers, responses=REFUSED)
 
-    def told(incident: found.Incident) -> Incident:
-        return _told(incident, now_s(), to_unix)
+    def tell(incident: found.Incident) -> Incident:
+        return told(incident, now_s(), to_unix)
 
     @router.get("")
     def newest(
@@ -96,14 +99,14 @@ def incident_routes(
             and severity in (None, incident.severity.value)
             and uuid in (None, incident.entity.uuid)
         ]
-        return [told(incident) for incident in chosen[:limit]]
+        return [tell(incident) for incident in chosen[:limit]]
 
-    @router.get("/{incident_id}", responses={404: {"description": "It is not known, or not any more."}})
+    @router.get("/{incident_id}", responses=NOT_FOUND)
     def one(incident_id: Annotated[str, Path(max_length=120)]) -> Incident:
         """One incident by its id."""
         for incident in incidents():
             if incident.id == incident_id:
-                return told(incident)
+                return tell(incident)
         raise HTTPException(
             404,
             f"no incident has this id; known are those that are open, {OPEN_MAX} at most, and the {CLOSED_MAX} that "
@@ -113,7 +116,8 @@ def incident_routes(
     return router
 
 
-def _told(incident: found.Incident, at_s: float, to_unix: Callable[[float], float]) -> Incident:
+def told(incident: found.Incident, at_s: float, to_unix: Callable[[float], float]) -> Incident:
+    """An incident as the API says it. at_s: steady seconds now."""
     entity = incident.entity
     return Incident(
         id=incident.id,

@@ -27,3 +27,7 @@ class DiagnoseQuery(NamedTuple):
     y: str = ""
     quantile: float = QUANTILE
     """Of the response surface."""
+
+
+class UnreadableError(Exception):
+    """A parameter that cannot be read. ``str()``: what was expected."""

@@ -36,16 +36,18 @@ def serve(
     reload: Callable[[], None],
     beside: Beside,
     tls: ssl.SSLContext | None,
+    ending: Callable[[], None],
 ) -> None:
     """Until SIGTERM or SIGINT, or not at all if ``asked_to_end`` before this took over the signals.
 
     ``reload`` is called in a worker thread; ``beside`` is entered on the event loop for as long as this serves.
-    ``tls``: None for plain HTTP.
+    ``tls``: None for plain HTTP. ``ending`` is called on the event loop when it is to end, for answers that go on until
+    they are told.
     """
     # It tells of its own life what gpumon tells, and a line for every request that is not HTTP.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(_Server(_config(asgi, tls)), listener, asked_to_end, reload, beside))
+        runner.run(_serve(_Server(_config(asgi, tls), ending), listener, asked_to_end, reload, beside))
 
 
 def _config(asgi: Asgi, tls: ssl.SSLContext | None) -> uvicorn.Config:
@@ -96,14 +98,16 @@ class _Server(uvicorn.Server):
     and without the ten wake-ups a second in which it would look whether to end.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
         super().__init__(config)
+        self._ending = ending
         self._ended = asyncio.Event()
 
     def end(self) -> None:
         """From the event loop."""
         self.should_exit = True
         self._ended.set()
+        self._ending()
 
     async def main_loop(self) -> None:
         await self._ended.wait()

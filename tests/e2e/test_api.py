@@ -1,4 +1,4 @@
-"""The JSON API of `gpumon demo` as the live page uses it: every part has data, a cell leads to a request, the request to
+"""The JSON API of `gpumon demo` as the live page uses it: every part has data, a cell leads to a request, and that to
 what was under it; the stream goes on and says goodbye; and no question breaks it.
 """
 
@@ -73,12 +73,20 @@ def test_a_cell_leads_to_its_slowest_request_and_that_to_its_tokens_and_what_was
             cells = get(demo, f"heatmap?of={of}&by={by}")["cells"]
             largest = max(cells, key=lambda cell: cell["count"])
             (slowest, *_) = get(demo, f"requests?cell={quote(largest['id'])}&limit=5")["requests"]
-    trace = get(demo, f"explain?trace_id={slowest['trace_id']}")
-    timeline = get(demo, f"timeline?trace_id={slowest['trace_id']}")
+            assert get(demo, f"explain?trace_id={slowest['trace_id']}")["requests"][0]["request_id"]
+            assert get(demo, f"timeline?trace_id={slowest['trace_id']}")["requests"]
+    wanted = {("sm_active", "0"), ("sm_clock", "1"), ("throttled", "1"), ("major_faults", None)}
+
+    def later() -> Any:
+        (newest,) = get(demo, "requests?sort=newest&limit=1")["requests"]
+        told = get(demo, f"timeline?trace_id={newest['trace_id']}")
+        return told if wanted <= {(lane["name"], lane["gpu"]) for lane in told["lanes"]} else None
+
+    # Of the server's processes nothing is kept before its first request has ended: a later one has all lanes.
+    timeline = eventually(later, "a request with all lanes")
+    trace = get(demo, f"explain?trace_id={timeline['trace_id']}")
     (request,) = timeline["requests"]
     assert request["start"] == pytest.approx(trace["requests"][0]["start"], abs=0.01)
-    lanes = {(lane["name"], lane["gpu"]) for lane in timeline["lanes"]}
-    assert {("sm_active", "0"), ("sm_clock", "1"), ("throttled", "1"), ("major_faults", None)} <= lanes
     clock = next(lane for lane in timeline["lanes"] if (lane["name"], lane["gpu"]) == ("sm_clock", "1"))
     known = [value for value in clock["values"] if value is not None]
     assert len(known) > 10
@@ -92,7 +100,7 @@ def test_activity_has_points_with_the_latency_of_that_moment(demo: Daemon) -> No
 
     gpus = eventually(coloured, "a point with a latency")
     assert [gpu["gpu"] for gpu in gpus] == ["0", "1"]
-    for gpu in get(demo, "bound")["gpus"]:
+    for gpu in get(demo, "bound?minutes=10")["gpus"]:
         assert {round(sum(shares), 2) for shares in zip(*gpu["shares"].values(), strict=True)} == {1.0}
 
 

@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain import request_log
 from gpumon.explain.causes import INDEX
+from gpumon.explain.dimensions import DIMENSIONS
 from gpumon.explain.request_log import RequestLog
 from gpumon.explain.request_rows import OTHER_GROUP, PARAMETERS, Rows, row_type
 from gpumon.explain.signs import Fact
 from gpumon.model import Unit
 from tests.explain.diagnosis.requests import request, rows_of
+from tests.explained import explained
 
 CLOCK = Fact("sm_clock", 1.005e9, Unit.HERTZ, 1.41e9)
 
@@ -264,3 +267,22 @@ def test_others_may_ask_while_one_appends() -> None:
     done.set()
     thread.join()
     assert not wrong
+
+
+def test_a_few_rows_can_be_chosen_without_a_copy_of_all() -> None:
+    log = RequestLog(8, n_signals=len(DIMENSIONS))
+    log.extend([explained(request_id=str(number), start_s=float(number)) for number in range(5)])
+    seen: list[int] = []
+
+    def last_two(rows: Rows) -> NDArray[np.intp]:
+        seen.append(len(rows))
+        return np.argsort(-rows.end_s)[:2]
+
+    chosen = log.select(last_two)
+    assert seen == [5]
+    assert [chosen.request_id(row) for row in range(2)] == ["4", "3"]
+    assert [chosen.groups[position].model for position in chosen.index("group")] == ["llama-70b"] * 2
+    log.append(explained(request_id="9", start_s=9.0))
+    assert [chosen.request_id(row) for row in range(2)] == ["4", "3"]
+    with pytest.raises(ValueError, match="read-only"):
+        chosen.table["end_s"] = 0.0

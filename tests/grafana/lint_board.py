@@ -50,17 +50,33 @@ def good() -> Json:
     """A dashboard with which nothing is wrong: a graph (1), a heatmap of buckets (2), and a table in a row (3, 4)."""
     heatmap = panel(2, 12, 0, "heatmap", "Spread", "short", query(BUCKETS, "{{le}}", format="heatmap"))
     heatmap["options"] = {"calculate": False, "yAxis": {"unit": "s"}, "cellValues": {"unit": "short"}}
-    powers = f'sum by (node, gpu) (gpumon_gpu_power_watts{{{CHOSEN},kind="average"}})'
+    powers = f'sum by (cluster, node, gpu) (gpumon_gpu_power_watts{{{CHOSEN},kind="average"}})'
     table = panel(4, 0, 9, "table", "GPUs", "short", query(powers, ref="A", format="table", instant=True, range=False))
-    table["transformations"] = [{"id": "organize", "options": {"renameByName": {"Value #A": "Power"}}}]
+    renamed = {"cluster": "Cluster", "node": "Node", "Value #A": "Power"}
+    table["transformations"] = [
+        {"id": "filterFieldsByName", "options": {"include": {"names": ["cluster", "node", "gpu", "Value #A"]}}},
+        {"id": "organize", "options": {"renameByName": renamed}},
+    ]
+    url = "/d/board?var-cluster=${__data.fields.cluster}&var-node=${__value.raw}"
     table["fieldConfig"]["overrides"] = [
+        {"matcher": {"id": "byRegexp", "options": "/.*/"}, "properties": [{"id": "noValue", "value": ""}]},
+        {
+            "matcher": {"id": "byRegexp", "options": "/^(Cluster|Node|gpu)$/"},
+            "properties": [{"id": "unit", "value": "string"}],
+        },
+        {
+            "matcher": {"id": "byName", "options": "Node"},
+            "properties": [
+                {"id": "links", "value": [{"url": f"{url}&${{datasource:queryparam}}&${{__url_time_range}}"}]}
+            ],
+        },
         {
             "matcher": {"id": "byName", "options": "Power"},
             "properties": [
                 {"id": "unit", "value": "watt"},
                 {"id": "links", "value": [{"url": "/d/board?${__url_time_range}&${__all_variables}"}]},
             ],
-        }
+        },
     ]
     row = {"id": 3, "type": "row", "title": "More", "collapsed": True, "panels": [table]}
     return {

@@ -13,7 +13,6 @@ from gpumon.catalogue import CAUSES, INCIDENT_KINDS
 from gpumon.cli import commands
 from gpumon.config import ExplainConfig
 from gpumon.explain.latency_tracks import SIGNALS as LATENCIES
-from gpumon.store import Store
 from gpumon.web.api import make_api
 from gpumon.web.correlation import correlation_routes
 from gpumon.web.explain import diagnose_routes, explain_routes
@@ -109,7 +108,6 @@ def _nothing(query: DiagnoseQuery) -> Any:
 
 def test_every_address_that_is_named_exists_and_knows_its_parameters() -> None:
     app = make_api(
-        lambda: Store().view(0.0),
         explain_routes(lambda trace_id: [], list, lambda at_s: at_s),
         diagnose_routes(_nothing),
         correlation_routes(list),

@@ -10,7 +10,6 @@ from fastapi import FastAPI
 
 from gpumon.explain.correlations import Matrix
 from gpumon.explain.group import Group
-from gpumon.store import Store
 from gpumon.web.api import make_api
 from gpumon.web.correlation import correlation_routes
 from tests.web.asking import ask
@@ -37,7 +36,7 @@ def matrix(server: str = "vllm", model: str = "m", *, is_fast: bool = False) -> 
 
 
 def app(*matrices: Matrix) -> FastAPI:
-    return make_api(lambda: Store().view(0.0), correlation_routes(lambda: matrices))
+    return make_api(correlation_routes(lambda: matrices))
 
 
 @pytest.fixture
@@ -116,7 +115,7 @@ def test_filters_choose(busy: FastAPI, query: str, told: list[tuple[str, str]]) 
 def test_a_question_that_cannot_be_answered_says_what_was_expected(busy: FastAPI, query: str, said: str) -> None:
     reply = ask(busy, "/api/v1/correlation", query)
     assert reply.status == 422
-    assert said in reply.json["detail"][0]["msg"]
+    assert said in reply.json["detail"]
 
 
 def test_hostile_names_are_json() -> None:

@@ -16,7 +16,6 @@ from gpumon.explain.diagnosis.model import Diagnosis
 from gpumon.explain.dimensions import DIMENSIONS
 from gpumon.explain.explained import Account, Explained
 from gpumon.model import Binding
-from gpumon.store import Store
 from gpumon.web.api import make_api
 from gpumon.web.explain import diagnose_routes, explain_routes
 from gpumon.web.explanation import POINTS_MAX, REQUESTS_MAX, Trace, trace
@@ -50,7 +49,7 @@ class Api:
         self.of_model = ""
         """Of any other one nothing is known; empty: all is."""
         explain = explain_routes(self._find, lambda: self.found[::-1], to_unix)
-        self.app = make_api(lambda: Store().view(0.0), explain, diagnose_routes(self._diagnose))
+        self.app = make_api(explain, diagnose_routes(self._diagnose))
 
     def get(self, path: str, query: str = "") -> Reply:
         return ask(self.app, f"/api/v1/{path}", query)
@@ -250,7 +249,7 @@ def test_an_unknown_trace_is_not_found_and_says_when_it_would_be() -> None:
 def test_a_trace_id_that_cannot_be_one_is_refused(text: str) -> None:
     reply = Api(explained()).get("explain", f"trace_id={text}")
     assert reply.status == 422
-    assert "32 hexadecimal digits" in reply.json["detail"][0]["msg"]
+    assert "32 hexadecimal digits" in reply.json["detail"]
 
 
 def test_a_question_without_a_trace_id_is_refused() -> None:
@@ -354,7 +353,7 @@ def test_a_hundred_are_listed_where_nobody_says_how_many() -> None:
 def test_a_filter_that_cannot_be_taken_says_what_was_expected(query: str, said: str) -> None:
     reply = few().get("explained", query)
     assert reply.status == 422
-    assert said in reply.json["detail"][0]["msg"]
+    assert said in reply.json["detail"]
 
 
 # --- diagnose and surface ---------------------------------------------------------------------------------------------
@@ -391,7 +390,7 @@ def test_a_diagnosis_that_cannot_be_made_says_what_was_expected(path: str, query
     api = Api()
     reply = api.get(path, query)
     assert reply.status == 422
-    assert any(said in problem["msg"] for problem in reply.json["detail"])
+    assert any(said in problem["message"] for problem in reply.json["errors"])
     assert api.queries == []
 
 

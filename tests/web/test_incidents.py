@@ -8,7 +8,6 @@ import pytest
 
 from gpumon.detect.detector import Entity, Evidence, Severity
 from gpumon.model import Unit
-from gpumon.store import Store
 from gpumon.web.api import make_api
 from gpumon.web.incidents import incident_routes
 from tests.detect.findings import OFFSET_S, SERVER, Book, finding, to_unix
@@ -21,7 +20,7 @@ class Api:
     def __init__(self) -> None:
         self.book = Book()
         routes = incident_routes(self.book.ledger.incidents, lambda: self.book.stage.at_s, to_unix)
-        self.app = make_api(lambda: Store().view(0.0), routes)
+        self.app = make_api(routes)
 
     def get(self, query: str = "") -> Reply:
         return ask(self.app, "/api/v1/incidents", query)
@@ -138,7 +137,7 @@ def test_filters_choose_and_the_newest_comes_first(busy: Api, query: str, kinds:
 def test_a_question_that_cannot_be_answered_says_what_was_expected(busy: Api, query: str, said: str) -> None:
     reply = busy.get(query)
     assert reply.status == 422
-    assert said in reply.json["detail"][0]["msg"]
+    assert said in reply.json["detail"]
 
 
 def test_a_hundred_are_told_where_nobody_says_how_many(api: Api) -> None:
@@ -178,12 +177,12 @@ def test_hostile_text_is_json(api: Api) -> None:
 def test_traces_and_recording_are_told(api: Api) -> None:
     api.book.step(finding())
     incident = replace(api.book.only, traces=("a" * 32,), spans=("",), requests=3, recording="x.gpumon", restored=True)
-    app = make_api(lambda: Store().view(0.0), incident_routes(lambda: [incident], lambda: 1010.0, to_unix))
+    app = make_api(incident_routes(lambda: [incident], lambda: 1010.0, to_unix))
     (told,) = ask(app, "/api/v1/incidents").json
     assert (told["traces"], told["requests"], told["recording"], told["restored"]) == (["a" * 32], 3, "x.gpumon", True)
 
 
 def test_the_api_describes_them(api: Api) -> None:
     paths = ask(api.app, "/openapi.json").json["paths"]
-    assert {"/api/v1/incidents", "/api/v1/incidents/{incident_id}", "/api/v1/gpus"} <= set(paths)
-    assert b"/api/v1/incidents" in ask(api.app, "/").body
+    assert {"/api/v1/incidents", "/api/v1/incidents/{incident_id}"} == set(paths)
+    assert b"/api/v1/incidents" in ask(api.app, "/docs").body
