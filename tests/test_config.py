@@ -102,7 +102,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         (
             "zzz: {}\n",
             "zzz (gpumon.yaml:1): unknown section; known are http, nvml, host, cadence, processes, numa, kubernetes, "
-            "store, otlp, requests, forward, export, servers, detect, explain, state, recorder, log",
+            "store, otlp, requests, forward, export, servers, detect, explain, state, recorder, proxy, log",
         ),
         (
             "kubernetes: {labels: [app], api: false}",
@@ -443,3 +443,19 @@ def check_outcome(file: Path | None, environ: dict[str, str]) -> None:
         assert line.isprintable()
         assert len(line) < 400
         assert re.search(r": \S", line)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("proxy: {upstream: 'server:8000'}", "expected http(s)://HOST:PORT, perhaps with a path"),
+        ("proxy: {tenant_header: 'x tenant'}", "expected the name of a header"),
+        ("proxy: {inject: token:20ms}", "expected a list of at most 16 rules"),
+        ("proxy: {service_name: ''}", "expected a text of 1 to 128 characters"),
+        ("proxy: {peek_bytes: 1}", "expected a whole number from 1024 to 67108864"),
+        ("proxy: {inject_seed: 1.5}", "expected a whole number or null"),
+    ],
+)
+def test_of_the_proxy_what_cannot_be_is_refused_with_what_was_expected(text: str, words: str, tmp_path: Path) -> None:
+    (problem,) = problems_of(text, tmp_path)
+    assert words in problem

@@ -117,7 +117,7 @@ class ClientConnection(asyncio.Protocol):
             headers.append((b"Connection", b"close"))
         self._transport.write(write_head(line, headers))
 
-    def read_on(self, *, on: bool) -> None:
+    def read_on(self, on: bool) -> None:
         """Whether to read what it sends."""
         if on == self._paused and not self._transport.is_closing():
             self._paused = not on
@@ -254,7 +254,7 @@ class ClientConnection(asyncio.Protocol):
         """Say nothing more, and let it finish: closed by itself, or by the sweep."""
         self._lingers = True
         self._since_ns = self._shared.now_ns()
-        self.read_on(on=True)
+        self.read_on(True)
         if self._transport.can_write_eof():
             self._transport.write_eof()
 

@@ -19,13 +19,12 @@ from gpumon.proxy.http_head import (
     ResponseHead,
     end_to_end,
     trailers_to_pass,
-    wants_trailers,
     write_head,
     write_last_chunk,
 )
 from gpumon.proxy.inject_rules import Where
 from gpumon.proxy.observed import Observed
-from gpumon.proxy.request_body import asking_for_usage, read_body
+from gpumon.proxy.request_side import RequestSide
 from gpumon.proxy.routes import OPERATIONS, Kind, kind_of
 from gpumon.proxy.trace_context import trace_context
 from gpumon.proxy.upstream import UpstreamConnection
@@ -56,14 +55,10 @@ class Exchange:
         self.kind: Kind = kind_of(head.method, head.target)
         self.touched_ns = at_ns
         """When anything last moved."""
-        self.request_complete = False
         self.ended = False
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._upstream_full = False
         self._answer: Framing | None = None
         """How the answer's body is framed for the client; None: its head has not come."""
         self._streams = False
@@ -73,21 +68,13 @@ class Exchange:
         self._delays = shared.injection.of(head)
         self._delayed: Delayed | None = None
         self.observed: Observed | None = self._observe(at_ns) if self.kind in OPERATIONS else None
-        self._peek: list[bytes] | None = [] if self.observed is not None else None
-        self._peek_bytes = 0
-        # A client that waits for leave to send its body cannot be waited for.
-        self._holds = (
-            shared.settings.ask_for_usage
-            and self.kind in (Kind.CHAT, Kind.COMPLETION)
-            and head.header(b"expect") is None
-            and (head.header(b"content-encoding") or b"identity").lower() == b"identity"
+        self._request = RequestSide(
+            shared, head, self.observed, client.read_on, may_ask_for_usage=self.kind in (Kind.CHAT, Kind.COMPLETION)
         )
         shared.counters.open_requests += 1
 
     def start(self) -> None:
         """Begin to look for the server, now or when an injected delay is over."""
-        if not self._holds:
-            self._send_head(None)
         delay_ns = self._delays.draw_ns(Where.REQUEST, self.touched_ns) if self._delays is not None else 0
         if delay_ns:
             self._timer = self._shared.loop.call_later(delay_ns / 1e9, self._acquire)
@@ -98,22 +85,15 @@ class Exchange:
 
     def request_pieces(self, pieces: list[bytes]) -> None:
         """Some of the request's body."""
-        for piece in pieces:
-            self._shared.counters.request_bytes += len(piece)
-            self._keep(piece)
-            if not self._holds:
-                self._send(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
+        self._request.pieces(pieces)
 
     def request_done(self, trailers: tuple[Header, ...]) -> None:
         """The request is complete."""
-        self.request_complete = True
-        if self._holds:
-            self._release()
-        if self._chunked:
-            self._send(write_last_chunk(trailers_to_pass(trailers)))
-        if self._peek is not None and self.observed is not None:
-            self.observed.asked = read_body(b"".join(self._peek), self._shared.settings.salt)
-        self._drop_peek()
+        self._request.done(trailers)
+
+    @property
+    def request_complete(self) -> bool:
+        return self._request.complete
 
     def client_gone(self, at_ns: int) -> None:
         """The client has left."""
@@ -187,9 +167,8 @@ class Exchange:
             self._fail(reason, at_ns)
 
     def upstream_full(self, *, full: bool) -> None:
-        self._upstream_full = full
         self.touched_ns = self._shared.now_ns()
-        self._client.read_on(on=not full)
+        self._request.set_full(full=full)
 
     # --- time -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +176,7 @@ class Exchange:
         """Give up where nothing has moved for too long."""
         if at_ns - self.touched_ns < self._shared.limits.idle_timeout_s * 1e9:
             return
-        if self._client.full or not (self.request_complete or self._upstream_full):
+        if self._client.full or not (self.request_complete or self._request.full):
             self._client.abort()  # which ends this
         else:
             self._fail("timeout", at_ns)
@@ -208,10 +187,6 @@ class Exchange:
     def answering(self) -> bool:
         """Whether the answer's head has been passed on."""
         return self._answer is not None
-
-    @property
-    def _chunked(self) -> bool:
-        return self._head.framing is Framing.CHUNKED
 
     def _observe(self, at_ns: int) -> Observed:
         head, settings = self._head, self._shared.settings
@@ -231,73 +206,12 @@ class Exchange:
         values = [value for name, value in self._head.headers if name.lower() == b"traceparent"]
         return values[0] if len(values) == 1 else None
 
-    def _send_head(self, length: int | None) -> None:
-        """length: of the body, where it was changed."""
-        head, upstream = self._head, self._shared.settings.upstream
-        headers = []
-        for name, value in end_to_end(head.headers):
-            lowered = name.lower()
-            if lowered == b"host" and upstream.tls is not None:
-                value = upstream.authority  # certificates and virtual hosts go by it
-            elif lowered == b"content-length" and length is not None:
-                value = b"%d" % length
-            headers.append((name, value))
-        if head.header(b"host") is None:
-            headers.insert(0, (b"Host", upstream.authority))
-        if self._chunked:
-            headers.append((b"Transfer-Encoding", b"chunked"))
-        if wants_trailers(head):
-            headers.append((b"TE", b"trailers"))
-        if self.observed is not None and head.header(b"traceparent") is None:
-            headers.append((b"traceparent", self.observed.context.traceparent))
-        prefix = b"" if head.target == b"*" else upstream.prefix
-        self._send(write_head(b"%b %b%b HTTP/1.1" % (head.method, prefix, head.target), headers))
-
     def _answer_headers(self, head: ResponseHead, framing: Framing) -> list[Header]:
         headers = end_to_end(head.headers)
         told = head.header(b"transfer-encoding") is not None
         if framing is Framing.CHUNKED or (framing is Framing.NONE and told and self._head.method == b"HEAD"):
             headers.append((b"Transfer-Encoding", b"chunked"))
         return headers
-
-    def _send(self, data: bytes) -> None:
-        if self._upstream is not None:
-            self._upstream.transport.write(data)
-            return
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if self._out_bytes > self._shared.limits.waiting_bytes and not self.request_complete:
-            self._client.read_on(on=False)
-
-    def _keep(self, piece: bytes) -> None:
-        if self._peek is None:
-            return
-        limits = self._shared.limits
-        if self._peek_bytes + len(piece) > limits.peek_bytes or not self._shared.peeks.take(len(piece)):
-            self._shared.counters.unread_bodies += 1
-            if self._holds:
-                self._holds = False
-                self._send_head(None)
-                for held in self._peek:
-                    self._send(b"%x\r\n%b\r\n" % (len(held), held) if self._chunked else held)
-            self._drop_peek()
-            return
-        self._peek.append(piece)
-        self._peek_bytes += len(piece)
-
-    def _drop_peek(self) -> None:
-        self._shared.peeks.give(self._peek_bytes)
-        self._peek, self._peek_bytes = None, 0
-
-    def _release(self) -> None:
-        """Send the body that was held back, and ask for usage in it where that can be done."""
-        self._holds = False
-        body = b"".join(self._peek or ())
-        asking = asking_for_usage(body)
-        changed = body if asking is None else asking
-        self._send_head(len(changed) if asking is not None else None)
-        if changed:
-            self._send(b"%x\r\n%b\r\n" % (len(changed), changed) if self._chunked else changed)
 
     def _acquire(self) -> None:
         self._timer = None
@@ -336,10 +250,7 @@ class Exchange:
         connection.begin(self, self._head.method)
         if self._client.full:
             connection.transport.pause_reading()
-        connection.transport.write(b"".join(self._out))
-        self._out, self._out_bytes = [], 0
-        if not self._upstream_full:
-            self._client.read_on(on=True)
+        self._request.attach(connection)
 
     def _pace(self, *, full: bool) -> None:
         """Read from the server, or not."""
@@ -426,7 +337,7 @@ class Exchange:
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
-        self._drop_peek()
+        self._request.detach()
         counters = self._shared.counters
         counters.open_requests -= 1
         counters.open_streams -= self._streams

@@ -44,6 +44,9 @@ class TraceExporter:
         self._tokens = 0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._batch: list[Observed] = []
+        """The first ones of the queue, on their way."""
+        self._body = b""
         self._ok = True
         self.sent = 0
         self.dropped = dict.fromkeys(DROPPED, 0)
@@ -77,15 +80,18 @@ class TraceExporter:
 
     def send_batch(self) -> float:
         """Send what waits, as far as it fits into one request; seconds to pause before the next."""
-        batch = self._batch()
-        if not batch:
-            return EVERY_S
-        body = build_request(batch, self._resource()).SerializeToString()
-        outcome = self._sender.send(Signal.TRACES, body)
+        if not self._batch:
+            self._batch = self._next_batch()
+            if not self._batch:
+                return EVERY_S
+            self._body = build_request(self._batch, self._resource()).SerializeToString()
+        batch = self._batch
+        outcome = self._sender.send(Signal.TRACES, self._body)
         self._log(outcome.answer is not Answer.RETRY, outcome.detail)
         if outcome.answer is Answer.RETRY:
             return self._backoff.next_s(outcome.retry_after_s)
         self._backoff.reset()
+        self._batch, self._body = [], b""
         refused = len(batch) if outcome.answer is Answer.REFUSED else min(outcome.rejected, len(batch))
         with self._lock:
             if not self._queue:  # it was stopped meanwhile, and they are counted
@@ -97,7 +103,7 @@ class TraceExporter:
             self.sent += len(batch) - refused
         return 0.0 if self._queue else EVERY_S
 
-    def _batch(self) -> list[Observed]:
+    def _next_batch(self) -> list[Observed]:
         batch: list[Observed] = []
         tokens = 0
         with self._lock:

@@ -8,6 +8,7 @@ or WebConfigError before anything listens.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -51,6 +52,7 @@ def run(config: ProxyConfig) -> int:
     admin = _listen(parse_listen(config.admin), "proxy.admin") if config.admin is not None else None
     _raise_open_files()
     sys.setswitchinterval(_SWITCH_S)
+    gc.freeze()  # what is there now stays: not to be gone through again while streams wait
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config, settings, rules, seed, listener, admin, web, tls))
     log.info("proxy=stopped")
@@ -140,6 +142,7 @@ async def _serve(
     if rules:
         log.warning("injection=seed seed=%d", seed)
     await ended.wait()
+    log.info("proxy=ending detail='requests under way may end for %g s'", settings.limits.drain_s)
     await proxy.stop()
     if exporter is not None:
         await asyncio.to_thread(exporter.stop)

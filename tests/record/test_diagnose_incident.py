@@ -182,6 +182,18 @@ def test_no_recordings_no_folder_and_no_state(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().err == "gpumon: state.folder is null: there are no recordings\n"
 
 
+def test_nothing_in_the_folder_that_nobody_named_tells_how_to_find_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk = Desk(tmp_path / "state", capsys)
+    where = "in its log (state=folder path=PATH): --folder PATH/flights\n"
+    assert desk.refused("latest").endswith(where)
+    assert where not in desk.ask("latest", elsewhere=True).err
+    desk.folder.mkdir(parents=True)
+    assert desk.refused("latest").endswith(where)
+    assert desk.ask("latest", elsewhere=True).err == f"gpumon: {desk.folder}: there are no recordings\n"
+
+
 def test_a_damaged_file_is_one_line_and_hides_no_other(desk: Desk) -> None:
     (desk.folder / f"{IDS[2]}.flight").write_bytes(b"not what it was")
     assert "not a file that gpumon wrote" in desk.refused(IDS[2])
