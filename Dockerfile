@@ -7,11 +7,12 @@ ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE} AS build
 WORKDIR /src
 # First what seldom changes. Every file that is installed has its hash in a lock (scripts/lock.sh), the builder's too.
+# Wheels alone: a source archive would run its own build here, with whatever that fetches and no lock names.
 COPY deploy/image/requirements.lock deploy/image/build.lock ./
 RUN python -m venv /opt/gpumon \
-    && /opt/gpumon/bin/python -m pip install --no-cache-dir --require-hashes -r requirements.lock \
+    && /opt/gpumon/bin/python -m pip install --no-cache-dir --only-binary :all: --require-hashes -r requirements.lock \
     && python -m venv /opt/build \
-    && /opt/build/bin/python -m pip install --no-cache-dir --require-hashes -r build.lock
+    && /opt/build/bin/python -m pip install --no-cache-dir --only-binary :all: --require-hashes -r build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY gpumon gpumon
 COPY scripts/sbom.py ./
@@ -32,6 +33,10 @@ LABEL org.opencontainers.image.title="gpumon" \
       org.opencontainers.image.documentation="https://github.com/gpumon/gpumon/blob/main/docs/KUBERNETES.md" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
+# What the base installs packages with is not wanted where nothing is installed, and would be in no bill of materials.
+RUN library=$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))') \
+    && scripts=$(python -c 'import sysconfig; print(sysconfig.get_path("scripts"))') \
+    && rm -rf "$library"/ensurepip "$library"/site-packages/* "$scripts"/pip* "$scripts"/wheel*
 COPY --from=build /opt/gpumon /opt/gpumon
 COPY --from=build /src/LICENSE /src/sbom.cdx.json /usr/share/doc/gpumon/
 # Compiled here, the base's standard library too (the base comes without .pyc files), because the file system is
@@ -49,5 +54,6 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     PYTHONDONTWRITEBYTECODE=1
 USER 65534:65534
 EXPOSE 9450 4317 4318
-ENTRYPOINT ["/opt/gpumon/bin/python", "-m", "gpumon"]
+# -P: no module is taken from the folder that it is started in.
+ENTRYPOINT ["/opt/gpumon/bin/python", "-P", "-m", "gpumon"]
 CMD ["run"]

@@ -36,12 +36,13 @@ _PASSED = ("PIP_", "SSL_CERT", "REQUESTS_CA", "HTTP_PROXY", "HTTPS_PROXY", "NO_P
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _MERGED = ("bin", "sbin", "lib", "lib64")  # links into /usr, as on every Debian of today
 # As the base's own build does: libpython is found, and the standard library comes without its tests and uncompiled.
-# What else is installed for this machine's Python is none of the base's.
+# What else is installed for this machine's Python is none of the base's, but an installer is.
 _BASE = """ldconfig
 library=$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
 rm -rf "$library"/site-packages/*
 find "$library" -depth -type d '(' -name test -o -name tests -o -name idle_test -o -name __pycache__ ')' \
-  -exec rm -rf '{}' +"""
+  -exec rm -rf '{}' +
+python -m ensurepip --default-pip >/dev/null"""
 _PLAIN = ("dev", "etc", "opt", "proc", "run", "sys", "tmp", "usr", "var/lib")
 
 

@@ -17,13 +17,14 @@ trap 'rm -rf "$scratch"' EXIT
 "$python" -m venv "$scratch/venv"
 "$scratch/venv/bin/python" -m pip install --quiet 'pip-tools>=7.5'
 
-# Which index served them is nobody's business: --no-emit-options.
+# Which index served them is nobody's business: --no-emit-options. Only versions that have a wheel, because the image
+# takes nothing else.
 compile() {
   local lock=$folder/$1 source=$2
   shift 2
   if [ -e "$lock" ]; then cp "$lock" "$scratch/out.txt"; else rm -f "$scratch/out.txt"; fi
   "$scratch/venv/bin/pip-compile" --quiet --generate-hashes --strip-extras --allow-unsafe --no-header --no-emit-options \
-    --output-file "$scratch/out.txt" "$@" "$source"
+    --pip-args '--only-binary :all:' --output-file "$scratch/out.txt" "$@" "$source"
   {
     echo "# Written by scripts/lock.sh from pyproject.toml: do not edit."
     # The name of a scratch file says nothing to anybody.

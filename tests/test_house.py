@@ -61,7 +61,7 @@ def test_only_the_nvml_bindings_have_an_upper_bound() -> None:
 
 def test_the_image_runs_as_nobody_without_a_shell() -> None:
     assert re.fullmatch(r"[1-9][0-9]*:[1-9][0-9]*", last("USER"))
-    assert last("ENTRYPOINT") == '["/opt/gpumon/bin/python", "-m", "gpumon"]'
+    assert last("ENTRYPOINT") == '["/opt/gpumon/bin/python", "-P", "-m", "gpumon"]'
     assert last("CMD") == '["run"]'
     assert not {"HEALTHCHECK", "ADD", "VOLUME"} & {name for name, _ in instructions()}
 

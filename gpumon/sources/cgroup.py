@@ -15,7 +15,8 @@ from typing import NamedTuple
 from gpumon.sources.procfs import CgroupLine, parse_counters
 
 PRESSURES = ("cpu", "memory", "io")
-_HEX64 = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+# The id of a container, and not that of one of Podman's pods around it.
+_HEX64 = re.compile(r"(?<![0-9a-f])(?<!libpod_pod_)(?<!libpod_parent/)[0-9a-f]{64}(?![0-9a-f])")
 # Static pods have the 32 hex digits of their manifest's hash for a uid; systemd slices write _ for -.
 _POD_UID = re.compile(
     r"(?:^|[/-])pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[./:]|$)", re.ASCII
@@ -92,19 +93,26 @@ def identify(lines: Sequence[CgroupLine]) -> Identity:
 
 
 def container_id(path: str) -> str | None:
-    """The innermost container in a cgroup path of containerd, CRI-O, Docker, Podman or plain cgroupfs."""
-    for part in reversed(path.split("/")):
+    """The container in a cgroup path of containerd, CRI-O, Docker, Podman or plain cgroupfs: the pod's, else the
+    outermost one. What is further in is made by what runs in it, which may give it any name."""
+    pod = _pod(path)
+    for found in _HEX64.finditer(path, pod.end() if pod is not None else 0):
         # conmon is the monitor of a container and not in it.
-        found = None if "-conmon-" in part else _HEX64.findall(part)
-        if found:
-            return str(found[-1])
+        if "-conmon-" not in path[path.rfind("/", 0, found.start()) + 1 : found.start()]:
+            return found.group()
     return None
 
 
 def pod_uid(path: str) -> str | None:
-    """The innermost Kubernetes pod in a cgroup path."""
-    found = _POD_UID.findall(path)
-    return str(found[-1]).replace("_", "-") if found else None
+    """The outermost Kubernetes pod in a cgroup path. One further in is that pod's own business, be it a cluster's node
+    in a pod or a process that would be taken for another's."""
+    found = _pod(path)
+    return found.group(1).replace("_", "-") if found is not None else None
+
+
+def _pod(path: str) -> re.Match[str] | None:
+    # Whoever has a session on the host makes folders of any name below its own slice.
+    return _POD_UID.search(path) if _parts(path)[leads_up(path) :][:1] != ("user.slice",) else None
 
 
 def parse_cpu_throttled(data: bytes) -> float | None:

@@ -1,10 +1,10 @@
 """From the device ids of device plugins and DRA drivers to GPUs and MIG instances.
 
 An id is a UUID (NVIDIA's device plugin), a UUID and ``::<replica>`` (time-slicing and MPS), ``nvidia<minor>`` with or
-without ``/gi<GPU instance>`` and ``/vgpu<replica>`` (GKE's plugin). A device of a claim is known by a UUID in one of
-its CDI names, or by the name that NVIDIA's DRA driver gives a whole GPU, ``gpu-<minor>``. Whatever fits no GPU of this
-node, or more than one, is none: plugins that hand out other devices than those whose ids they told the kubelet are not
-guessed at.
+without ``/gi<GPU instance>`` and ``/vgpu<replica>`` (GKE's plugin, of ``nvidia.com/gpu`` alone). A device of a claim
+is known by a UUID in one of its CDI names, or by the name that NVIDIA's DRA driver gives a whole GPU, ``gpu-<minor>``.
+Whatever fits no GPU of this node, or more than one, is none: plugins that hand out other devices than those whose ids
+they told the kubelet are not guessed at.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ class DeviceIds:
             if device.parent is not None and device.gpu_instance:
                 self._by_instance.setdefault((device.parent, device.gpu_instance), []).append(device)
 
-    def find(self, device_id: str) -> GpuDevice | None:
-        """The device of a device plugin's id."""
+    def find(self, resource: str, device_id: str) -> GpuDevice | None:
+        """The device of a device plugin's id of this resource."""
         known = self._by_uuid.get(device_id.partition("::")[0])
         if known is not None:
             return known
+        # A UUID is one GPU's, whoever says it; another plugin's ``nvidia0`` may be anything.
         gke = _GKE.fullmatch(device_id)
-        if gke is None:
+        if gke is None or not resource.startswith(_RESOURCES):
             return None
         gpu = _only(self._by_minor.get(int(gke.group(1)), ()))
         if gpu is None or gke.group(2) is None:

@@ -56,8 +56,12 @@ class PodMap:
 
     def pods(self, device: GpuDevice) -> set[PodName]:
         """All that hold the device or a part of it, or what it is a part of."""
-        related = {device.uuid, device.parent} | {each.uuid for each in self.devices if each.parent == device.uuid}
-        return {holder.pod for uuid in related if uuid is not None for holder in self.held.get(uuid, ())}
+        return {holder.pod for uuid in self.related(device) for holder in self.held.get(uuid, ())}
+
+    def related(self, device: GpuDevice) -> set[GpuUuid]:
+        """The device, its parts, and what it is a part of."""
+        parts = {each.uuid for each in self.devices if each.parent == device.uuid}
+        return parts | {device.uuid} | ({device.parent} if device.parent is not None else set())
 
     def owner(self, uuid: GpuUuid) -> Owner | None:
         """Who holds it alone; None where nobody does, or several do."""
@@ -86,7 +90,7 @@ def map_pods(listing: Listing, devices: Sequence[GpuDevice]) -> PodMap:
                 continue
             holder = ContainerName(PodName(pod.namespace, pod.name), container.name)
             found = [
-                (device_id, ids.find(device_id), is_gpu_id(each.resource, device_id))
+                (device_id, ids.find(each.resource, device_id), is_gpu_id(each.resource, device_id))
                 for each in container.devices
                 for device_id in each.ids
             ]
@@ -112,7 +116,7 @@ def _offered(offered: Sequence[HeldDevices] | None, ids: DeviceIds) -> Mapping[G
     counts: dict[GpuUuid, int] = {}
     for each in offered:
         for device_id in each.ids:
-            device = ids.find(device_id)
+            device = ids.find(each.resource, device_id)
             if device is not None:
                 counts[device.uuid] = counts.get(device.uuid, 0) + 1
     return counts

@@ -2,8 +2,9 @@
 
 From the kubelet's newest listing (``sources.kubelet``) and the GPUs and MIG instances that are known, put together at
 every pass: nothing is asked here, so it is never late. ``gpumon_gpu_pod_info`` is there for a GPU that exactly one pod
-holds, once, so that whole-GPU series never get a pod that shares it, nor a join two rows. It is not there either while
-a process on the GPU began after the listing in a pod that is not known to be that one: the pod may be a new one. No
+holds, once, so that whole-GPU series never get a pod that shares it, nor a join two rows. A GPU on which a process
+began after the listing, in a pod that may be newer than the listing and is none of the GPU's, is in doubt: nothing is
+told of its pods and claims, nor of those of its MIG instances or its GPU, until the kubelet has been asked again. No
 listing that counts, no series but the state that says why.
 """
 
@@ -64,6 +65,8 @@ class PodSource:
             yield from _of_device(mapped, device, device.uuid in doubtful)
         index = {device.uuid: device.gpu for device in mapped.devices}
         for uuid, claimed in mapped.claims:
+            if uuid in doubtful:
+                continue
             told = (claimed.namespace, claimed.claim, claimed.driver, claimed.pool, claimed.device)
             yield Sample(catalogue.GPU_CLAIM, (index[uuid], uuid, *(text[:_TEXT_MAX] for text in told)), 1.0)
         yield Sample(catalogue.POD_DEVICES_UNKNOWN, (), float(len(mapped.unknown)))
@@ -75,15 +78,19 @@ class PodSource:
 
     def _doubtful(self, mapped: PodMap) -> set[GpuUuid]:
         """GPUs on which somebody began who may be of a newer pod than the listing's."""
-        doubtful = set()
-        for target in self._targets():
-            if target.identity.pod_uid is None or started_s(target.pid) <= mapped.began_s:
+        targets = [(each, started_s(each.pid)) for each in self._targets() if each.identity.pod_uid is not None]
+        # A pod gets all that it will hold before its first process begins.
+        known = {each.identity.pod_uid for each, began_s in targets if began_s <= mapped.began_s}
+        devices = {device.uuid: device for device in mapped.devices}
+        doubtful: set[GpuUuid] = set()
+        for target, _ in targets:
+            if target.identity.pod_uid in known:
                 continue
             pod = PodName(target.workload.namespace, target.workload.pod)
             for held in target.held:
-                owner = mapped.owner(held.uuid)
-                if owner is not None and owner.pod != pod:
-                    doubtful.add(held.uuid)
+                device = devices.get(held.uuid)
+                if device is not None and pod not in mapped.pods(device):
+                    doubtful |= mapped.related(device)
         return doubtful
 
 
@@ -96,11 +103,13 @@ def pods_on_gpus(mapped: PodMap | None, targets: Sequence[Target]) -> set[PodNam
 
 def _of_device(mapped: PodMap, device: GpuDevice, is_doubtful: bool) -> Iterator[Sample]:
     labels = (device.gpu, device.uuid)
-    yield Sample(catalogue.GPU_PODS, labels, float(len(mapped.pods(device))))
     if mapped.offered is not None:
         yield Sample(catalogue.GPU_ALLOCATABLE, labels, float(mapped.offered.get(device.uuid, 0)))
+    if is_doubtful:
+        return
+    yield Sample(catalogue.GPU_PODS, labels, float(len(mapped.pods(device))))
     owner = mapped.owner(device.uuid)
-    if owner is not None and not is_doubtful:
+    if owner is not None:
         yield Sample(catalogue.GPU_POD, (*labels, *owner.pod, owner.container), 1.0)
     for holder, count in mapped.held.get(device.uuid, {}).items():
         yield Sample(catalogue.GPU_ALLOCATIONS, (*labels, *holder.pod, holder.container), float(count))

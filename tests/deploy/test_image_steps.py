@@ -105,13 +105,38 @@ import importlib.util, json, pathlib, sysconfig
 folders = [pathlib.Path("/opt/gpumon/lib"), pathlib.Path(sysconfig.get_path("stdlib")) / "asyncio"]
 modules = [p for f in folders for p in f.rglob("*.py") if "lib2to3" not in p.parts]
 raw = [str(p) for p in modules if not pathlib.Path(importlib.util.cache_from_source(str(p))).exists()]
-tools = [name for name in ("pip", "setuptools") if importlib.util.find_spec(name)]
+tools = [name for name in ("pip", "setuptools", "wheel", "ensurepip") if importlib.util.find_spec(name)]
 print(json.dumps([len(modules), raw, tools]))
 """
     count, raw, tools = ask(image, code)
     assert (image.layer / "root/opt/gpumon/bin/gpumon").exists()  # for kubectl exec: doctor, diagnose
     assert count > 1000
     assert (raw, tools) == ([], [])
+
+
+def test_the_bases_own_python_has_no_package_that_the_bill_does_not_tell(image: Image) -> None:
+    code = """
+import importlib.util, json, os, sysconfig
+folder = sysconfig.get_path("purelib", vars={"base": "/usr/local"})
+found = os.listdir(folder)
+installers = [name for name in os.listdir("/usr/local/bin") if name.startswith(("pip", "wheel"))]
+print(json.dumps([folder, found, installers, importlib.util.find_spec("ensurepip") is not None]))
+"""
+    command = image.command(["-c", code], entrypoint=["/usr/local/bin/python"])
+    folder, *found = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    assert folder.startswith("/usr/local/lib/python3")
+    assert found == [[], [], False]
+
+
+def test_it_takes_no_module_from_the_folder_that_it_is_started_in(image: Image) -> None:
+    hostile = 'cd /tmp; for name in gpumon json asyncio; do echo "raise SystemExit(77)" >$name.py; done; exec "$@"'
+    command = image.command(["--help"], entrypoint=["sh", "-euc", hostile, "sh", *image.stage.entrypoint])
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "Usage: gpumon" in ended.stdout
+    unsafe = [word for word in image.stage.entrypoint if word != "-P"]
+    command = image.command(["--help"], entrypoint=["sh", "-euc", hostile, "sh", *unsafe])
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 77
 
 
 def test_its_labels_say_what_it_is(image: Image) -> None:

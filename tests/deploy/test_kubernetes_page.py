@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from helm_python import Chart
 
 from gpumon import cli
 from gpumon.config import keys
@@ -24,14 +26,21 @@ CONFIG = {key.path for key in keys()}
 OTHERS = {
     *("allowPrivilegeEscalation", "capabilities.add", "dcgmExporter.enabled", "honorLabels", "internalTrafficPolicy"),
     *("dnsPolicy", "k8s.pod.uid", "kubelet.sock", "status.hostIP", "volumeMounts"),
+    *("kubernetes.azure.com", "karpenter.k8s.aws", "eks.amazonaws.com", "nvidia.com"),
 }
 FREE = {"config", "monitor.labels", "prometheusRule.labels", "seLinuxOptions"}
 """Values with keys of the user's own."""
 COMMANDS = {
-    "helm": {"install", "upgrade", "rollback", "uninstall", "test"},
+    "helm": {"install", "upgrade", "rollback", "uninstall", "test", "template"},
     "kubectl": {"create", "label", "rollout", "exec"},
+    "oc": {"adm", "apply"},
+    "docker": {"run"},
+    "sed": {"1,/gpumon.yaml:/d; s/^    //"},
 }
-FLAGS = {"--namespace", "--set", "--reset-then-reuse-values"}
+FLAGS = {
+    *("--namespace", "--set", "--reset-then-reuse-values", "--values", "--show-only"),
+    *("-z", "-n", "-f", "--rm", "--volume", "--config"),
+}
 
 
 def commands() -> list[list[str]]:
@@ -121,7 +130,11 @@ def test_objects_are_called_as_the_chart_calls_them() -> None:
 
 
 def test_the_profiles_are_described_as_they_are() -> None:
-    rows = dict(re.findall(r"^\| ([a-zA-Z ,]+?) \| ([^|]+\|[^|]+) \|$", TEXT.partition("###")[0], re.M))
+    rows = dict(
+        re.findall(
+            r"^\| ([a-zA-Z ,]+?) \| ([^|]+\|[^|]+) \|$", TEXT.partition("## Two profiles")[2].partition("###")[0], re.M
+        )
+    )
     for number, name in enumerate(("metrics", "full")):
         pod = Pod.of_chart({"profile": name}).profile
         cells = {row: cell.split("|")[number].strip() for row, cell in rows.items()}
@@ -129,3 +142,44 @@ def test_the_profiles_are_described_as_they_are() -> None:
         assert cells["hostPID"] == ("yes" if pod.host_pid else "no")
         told = cells["capabilities, of which all others are dropped"].replace("none", "")
         assert set(re.findall(r"[A-Z_]+", told)) == {item.upper() for item in pod.capabilities}
+
+
+def test_the_configuration_can_be_checked_as_it_says(tmp_path: Path) -> None:
+    (words,) = [words for words in commands() if words[0] == "sed"]
+    script, target = words[1], words[-1]
+    for config, code in (({"log": {"format": "json"}}, 0), ({"log": {"fromat": "json"}}, 2)):
+        (rendered,) = of_kind(objects({"profile": "full", "config": config}), "ConfigMap")
+        assert rendered["data"].keys() == {"gpumon.yaml"}
+        with Chart.load(ROOT / "deploy/helm/gpumon") as chart:
+            text = chart.render({"profile": "full", "config": config})["gpumon/templates/configmap.yaml"]
+        done = subprocess.run(["sed", script], input=text, capture_output=True, text=True, check=True)
+        (tmp_path / target).write_text(done.stdout)
+        assert yaml.safe_load(done.stdout) == yaml.safe_load(rendered["data"]["gpumon.yaml"])
+        assert cli.main(["config", "--config", str(tmp_path / target)]) == code
+
+
+def test_what_profile_full_amounts_to_is_said_in_the_same_words_in_both_places() -> None:
+    found = re.search(r"^\*\*Profile `full` is root on the node.*?(?=\n\n)", TEXT, re.M | re.S)
+    assert found is not None
+    assert found[0] in (ROOT / "SECURITY.md").read_text()
+
+
+def test_files_that_it_links_to_are_there() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", TEXT)
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", line.lower()).strip().replace(" ", "-")
+        for line in TEXT.splitlines()
+        if line.startswith("#")
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", TEXT)) <= {heading.strip("-") for heading in headings}
+
+
+def test_examples_of_platforms_keep_to_what_the_page_says() -> None:
+    folder = ROOT / "deploy/helm/gpumon/ci"
+    bottlerocket = yaml.safe_load((folder / "bottlerocket-values.yaml").read_text())
+    assert bottlerocket["gpuAccess"] == "volumeMounts"
+    assert bottlerocket["seLinuxOptions"]["type"] == "control_t"
+    for name in ("bottlerocket", "nri"):
+        assert yaml.safe_load((folder / f"{name}-values.yaml").read_text())["runtimeClassName"] == ""
+    assert "cloud.google.com" not in "".join(path.read_text() for path in folder.iterdir())

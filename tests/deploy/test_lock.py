@@ -67,5 +67,13 @@ def test_the_image_installs_from_the_locks_by_hash_and_nothing_else() -> None:
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
     installs = re.findall(r"pip (?:install|wheel) [^&\n]*", text)
     assert len(installs) == 4
-    for install in installs:
-        assert "--require-hashes -r" in install or "--no-deps" in install, install
+    locked = [install for install in installs if "--no-deps" not in install]
+    assert len(locked) == len(WANTED)
+    for install in locked:
+        assert "--require-hashes -r" in install, install
+        # A source archive would run its own build, which takes what no lock names.
+        assert "--only-binary :all:" in install, install
+
+
+def test_a_lock_is_made_of_versions_that_the_image_takes() -> None:
+    assert "--pip-args '--only-binary :all:'" in (ROOT / "scripts/lock.sh").read_text()

@@ -67,7 +67,7 @@ def test_every_page_that_the_first_page_links_to_is_there_with_detection_on_and_
     off = {"GPUMON_DETECT__ENABLED": "false", "GPUMON_NVML__ENABLED": "false"}
     with Daemon(tmp_path, options=off) as blind:
         for running in (daemon, blind):
-            links = re.findall(r'href="([^"]+)"', running.ask("/").text)
+            links = ["/" + link for link in re.findall(r'(?:href|src)="([^"#]+)"', running.ask("/").text)]
             assert "/api/v1/incidents" in links
             assert {link: running.ask(link).status for link in links} == dict.fromkeys(links, 200)
         assert blind.ask("/api/v1/incidents").body == b"[]"

@@ -171,17 +171,40 @@ def test_a_pod_that_is_replaced_leaves_none_of_its_labels(
     kubelet.pods = [holding("serving", "old", gpu.uuid)]
     slow = options(host, kubelet, GPUMON_KUBERNETES__EVERY_S="300")
     daemon = start(node, *flags(host), options=slow).await_ready()
-    page = eventually(lambda: _all_named(daemon, 1), "the old pod's process with its name")
-    assert set(page.by("pod", "gpumon_process_gpu_memory_bytes")) >= {"old"}
+    if logged:
+        page = eventually(lambda: _all_named(daemon, 1), "the old pod's process with its name")
+        assert set(page.by("pod", "gpumon_process_gpu_memory_bytes")) >= {"old"}
     until_pods(daemon, {gpu.uuid: "old"})
     host.end(old)
     gpu.set_processes([Proc(host.begin("new", 2, logged=logged), 1 << 30)])
     kubelet.delay_s = 4.0  # what it says now comes late; until then nothing may be told that was true before
     kubelet.pods = [holding("serving", "new", gpu.uuid)]
-    for name in _names_until_told(daemon, "new"):
-        assert name in ("", "new")
-    until_pods(daemon, {gpu.uuid: "new"})
+    if logged:
+        for name in _names_until_told(daemon, "new"):
+            assert name in ("", "new")
+    page = until_pods(daemon, {gpu.uuid: "new"})
+    if not logged:  # the kubelet's listing names no process
+        assert set(page.by("pod", "gpumon_process_gpu_memory_bytes")) == {""}
     assert 'pod="old"' not in daemon.page().text
+
+
+def test_a_process_on_a_gpu_of_an_idle_pod_is_never_called_by_that_pods_name(
+    host: Host, kubelet: Kubelet, node: FakeNode, start: Start
+) -> None:
+    gpu = node.gpu(0)
+    gpu.set_processes([Proc(host.begin("foreign", 1, logged=False), 1 << 30)])
+    kubelet.pods = [holding("serving", "idle", *(each.uuid for each in node.gpus))]
+    daemon = start(node, *flags(host), options=options(host, kubelet)).await_ready()
+    until_pods(daemon, {each.uuid: "idle" for each in node.gpus})
+
+    def watched() -> bool:
+        told = daemon.page().select("gpumon_process_gpu_memory_bytes", pid=str(FIRST_PID + 1))
+        assert {labels["pod"] for labels, _ in told} <= {""}
+        return bool(told)
+
+    eventually(watched, "the process")
+    asked = kubelet.asked["List"]
+    eventually(lambda: watched() and kubelet.asked["List"] > asked + 1, "newer listings")
 
 
 def _names_until_told(daemon: Daemon, pod: str) -> Iterator[str]:

@@ -43,6 +43,22 @@ PATHS = [
     ),
     (f"/docker/{B}/kubelet/kubepods/burstable/pod{UID}/{A}", A, UID),
     ("/user.slice/user-1000.slice/session-3.scope", None, None),
+    # Made by what runs in the container.
+    (f"/kubepods/burstable/pod{UID}/{A}/{B}", A, UID),
+    (f"/kubepods/burstable/pod{UID}/{A}/pod{STATIC}/{B}", A, UID),
+    (f"/kubepods.slice/kubepods-pod{UID_}.slice/cri-containerd-{A}.scope/kubepods-pod{STATIC}.slice/{B}", A, UID),
+    (f"/kubepods-besteffort-pod{UID_}.slice:cri-containerd:{A}/kubepods-pod{STATIC}.slice:cri-containerd:{B}", A, UID),
+    (f"/docker/{B}/kubelet/kubepods/burstable/pod{UID}/{A}/kubepods/pod{STATIC}/{B}", A, UID),
+    (f"/../../kubepods-pod{UID_}.slice/cri-containerd-{A}.scope/pod{STATIC}/{B}", A, UID),
+    (f"/kubepods/pod{UID}/{B[:8]}/pod{STATIC}", None, UID),
+    (f"/docker/{A}/docker/{B}", A, None),
+    # Made by whoever has a session on the host.
+    (f"/user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/{A}", A, None),
+    (f"/../../../user.slice/user-1000.slice/kubepods-pod{UID_}.slice/cri-containerd-{A}.scope", A, None),
+    # Podman's own pods have ids too.
+    (f"/machine.slice/machine-libpod_pod_{B}.slice/libpod-{A}.scope", A, None),
+    (f"/libpod_parent/{B}/libpod-{A}", A, None),
+    (f"/machine.slice/libpod-conmon-{A}.scope", None, None),
     ("/", None, None),
     ("/../../x", None, None),
     (f"/docker/{A}0", None, None),

@@ -54,15 +54,31 @@ IDS = DeviceIds(DEVICES)
     ],
 )
 def test_ids_of_device_plugins(device_id: str, uuid: str | None) -> None:
-    found = IDS.find(device_id)
+    found = IDS.find("nvidia.com/gpu", device_id)
+    assert (found.uuid if found else None) == uuid
+
+
+@pytest.mark.parametrize(
+    ("resource", "device_id", "uuid"),
+    [
+        ("nvidia.com/gpu.shared", "nvidia0", B),
+        ("example.com/gpu", "nvidia0", None),
+        ("example.com/nvidia.com/gpu", "nvidia0/gi1", None),
+        ("", "nvidia1/vgpu0", None),
+        ("example.com/gpu", A, A),  # a renamed resource: a UUID is no other GPU's
+        ("example.com/mig", f"{M1}::2", M1),
+    ],
+)
+def test_a_number_is_a_gpus_only_as_nvidias_resource(resource: str, device_id: str, uuid: str | None) -> None:
+    found = IDS.find(resource, device_id)
     assert (found.uuid if found else None) == uuid
 
 
 def test_a_minor_or_an_instance_that_two_have_is_nobodys() -> None:
     ids = DeviceIds([GpuDevice("0", A, minor=0), GpuDevice("1", B, minor=0)])
-    assert ids.find("nvidia0") is None
+    assert ids.find("nvidia.com/gpu", "nvidia0") is None
     ids = DeviceIds([DEVICES[1], DEVICES[2], GpuDevice("1", M2, parent=B, gpu_instance="1")])
-    assert ids.find("nvidia0/gi1") is None
+    assert ids.find("nvidia.com/gpu", "nvidia0/gi1") is None
 
 
 def claimed(device: str, *cdi: str, driver: str = "gpu.nvidia.com") -> ClaimedDevice:
@@ -122,6 +138,6 @@ def test_only_claims_of_gpus_count_as_unknown() -> None:
     | st.sampled_from([A, B, M1, "nvidia0"]).flatmap(lambda a: st.text(max_size=6).map(lambda b: a + b))
 )
 def test_any_id_is_a_device_that_it_names_or_none(device_id: str) -> None:
-    found = IDS.find(device_id)
+    found = IDS.find("nvidia.com/gpu", device_id)
     if found is not None:
         assert device_id.startswith((found.uuid, "nvidia"))

@@ -121,10 +121,22 @@ def test_unknown_ids_are_counted_missed_and_left_out(bench: Bench) -> None:
     assert all(len(miss.detail) < 200 and "\n" not in miss.detail for miss in bench.misses)
 
 
-def process(pod: str, *, began_s: float, uid: str | None = UID, gpu: GpuUuid = A) -> Target:
-    held = (GpuProcess(7, "0", gpu, 1.0, None),)
+def process(pod: str, *, began_s: float, uid: str | None = UID, gpu: GpuUuid = A, pid: int = 7) -> Target:
+    held = (GpuProcess(pid, "0", gpu, 1.0, None),)
     workload = Workload("serving", pod) if pod else Workload()
-    return Target(Pid(7, round(began_s * 100)), "python", workload, held, Identity("c" * 64, uid))
+    return Target(Pid(pid, round(began_s * 100)), "python", workload, held, Identity("c" * 64, uid))
+
+
+CLAIM = ClaimedDevice("serving", "one", "gpu.nvidia.com", "node-1", "gpu-0", ())
+OF_PODS = (catalogue.GPU_POD, catalogue.GPU_PODS, catalogue.GPU_ALLOCATIONS, catalogue.GPU_CLAIM)
+
+
+def told_of(found: dict[Metric, dict[tuple[str, ...], float]], uuid: GpuUuid) -> list[Metric]:
+    return [metric for metric in OF_PODS if any(labels[1] == uuid for labels in found.get(metric, {}))]
+
+
+def claims(name: str) -> PodHolds:
+    return PodHolds("serving", name, (ContainerHolds("server", (), (CLAIM,)),))
 
 
 @pytest.mark.parametrize(
@@ -138,12 +150,50 @@ def process(pod: str, *, began_s: float, uid: str | None = UID, gpu: GpuUuid = A
         (process("vllm-1", began_s=505.0, gpu=B), True),
     ],
 )
-def test_a_process_newer_than_the_listing_takes_the_row_away_unless_it_is_the_same_pods(
+def test_a_process_that_may_be_a_newer_pods_takes_all_away_that_is_told_of_pods_on_its_gpu(
     bench: Bench, target: Target, is_told: bool
 ) -> None:
-    bench.list(holds("vllm-0", A))
+    bench.list(claims("vllm-0"), offered=(A, B))
     bench.targets = [target]
     found = bench.read()
-    assert (catalogue.GPU_POD in found) is is_told
+    assert told_of(found, A) == (list(OF_PODS) if is_told else [])
+    assert set(found[catalogue.GPU_ALLOCATABLE]) == {("0", A), ("1", B)}
     bench.list(holds("vllm-1", A), began_s=508.0)
     assert bench.read()[catalogue.GPU_POD] == {("0", A, "serving", "vllm-1", "server"): 1.0}
+
+
+@pytest.mark.parametrize("pod", ["vllm-1", ""])
+@pytest.mark.parametrize("elsewhere", [A, B])
+def test_a_new_process_of_a_pod_that_was_there_before_the_listing_takes_nothing_away(
+    bench: Bench, pod: str, elsewhere: GpuUuid
+) -> None:
+    bench.list(claims("vllm-0"))
+    bench.targets = [process(pod, began_s=490.0, gpu=elsewhere), process(pod, began_s=505.0, pid=8)]
+    assert told_of(bench.read(), A) == list(OF_PODS)
+    bench.targets = bench.targets[1:]
+    assert told_of(bench.read(), A) == []
+
+
+def test_a_new_pod_on_a_shared_or_a_free_gpu_takes_its_count_and_shares_away(bench: Bench) -> None:
+    bench.list(holds("a", f"{A}::0"), holds("b", f"{A}::1"))
+    bench.targets = [process("b", began_s=505.0)]
+    assert told_of(bench.read(), A) == [catalogue.GPU_PODS, catalogue.GPU_ALLOCATIONS]
+    bench.targets = [process("c", began_s=505.0), process("c", began_s=505.0, gpu=B, pid=8)]
+    found = bench.read()
+    assert (told_of(found, A), told_of(found, B)) == ([], [])
+
+
+def test_doubt_about_an_instance_is_doubt_about_its_gpu_and_the_other_way_round(bench: Bench) -> None:
+    one, two = GpuUuid("MIG-1"), GpuUuid("MIG-2")
+    bench.devices = (
+        GpuDevice("0", A, minor=0),
+        GpuDevice("0", one, None, A, "1"),
+        GpuDevice("0", two, None, A, "2"),
+    )
+    bench.list(holds("a", one), holds("b", two))
+    bench.targets = [process("c", began_s=505.0, gpu=one)]
+    found = bench.read()
+    assert [bool(told_of(found, each)) for each in (A, one, two)] == [False, False, True]
+    bench.targets = [process("c", began_s=505.0, gpu=A)]
+    found = bench.read()
+    assert [bool(told_of(found, each)) for each in (A, one, two)] == [False, False, False]

@@ -33,9 +33,20 @@ def texts(values: Mapping[str, Any], *, chart: Path = CHART, name: str = "gpumon
     return "".join(f"---\n{text.strip()}\n" for text in files if text)
 
 
-def objects(values: Mapping[str, Any], *, chart: Path = CHART, name: str = "gpumon") -> list[Object]:
+def objects(
+    values: Mapping[str, Any], *, chart: Path = CHART, name: str = "gpumon", namespace: str = NAMESPACE
+) -> list[Object]:
     """All objects."""
-    return list(yaml.load_all(texts(values, chart=chart, name=name), yaml.CSafeLoader))
+    return list(yaml.load_all(texts(values, chart=chart, name=name, namespace=namespace), yaml.CSafeLoader))
+
+
+def refused(values: Mapping[str, Any], *, chart: Path = CHART, name: str = "gpumon") -> str:
+    """Why Helm does not take these values; a test fails where it does."""
+    try:
+        texts(values, chart=chart, name=name)
+    except helm_python.HelmError as err:
+        return str(err)
+    raise AssertionError(f"taken: {values}")
 
 
 def notes(values: Mapping[str, Any]) -> str:

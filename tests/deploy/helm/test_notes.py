@@ -21,6 +21,8 @@ def test_profile_full_says_what_it_cannot_see_and_what_it_needs() -> None:
     assert "labels of pods: kubernetes.api" in text
     assert "pod-security.kubernetes.io/enforce=privileged" in text
     assert "names of pods that no device plugin" not in text
+    assert "is root on their nodes" in text
+    assert "is root on their nodes" not in notes({"profile": "full", "capabilities": []})
 
 
 def test_what_is_switched_off_is_said_and_what_is_on_is_not() -> None:
@@ -42,7 +44,7 @@ def test_what_is_switched_off_is_said_and_what_is_on_is_not() -> None:
 
 def test_the_nodes_that_are_needed_are_named() -> None:
     assert "nvidia.com/gpu.present=true" in notes({})
-    assert "cloud.google.com/gke-accelerator=nvidia-h100-80gb" in notes(values_of("overrides"))
+    assert "kubernetes.azure.com/accelerator=nvidia" in notes(values_of("overrides"))
 
 
 def test_a_policy_that_stops_what_the_configuration_asks_for_is_mentioned() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpumon.config import ServersConfig
 from tests.deploy.helm.charts import VARIANTS, daemonset, objects, of_kind, one, pod_specs, values_of, variant_objects
 
 FULL = [variant for variant in VARIANTS if values_of(variant).get("profile") == "full"]
@@ -46,8 +47,9 @@ def test_no_container_is_privileged_or_can_become_more_than_it_is(variant: str) 
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_capabilities_are_these_two_with_profile_full_and_none_else(variant: str) -> None:
-    expected = ["SYS_PTRACE", "DAC_READ_SEARCH"] if variant in FULL else None
+def test_capabilities_are_these_two_at_most_with_profile_full_and_none_else(variant: str) -> None:
+    wanted = values_of(variant).get("capabilities", ["SYS_PTRACE", "DAC_READ_SEARCH"])
+    expected = wanted if variant in FULL else None
     assert container(variant)["securityContext"]["capabilities"].get("add") == expected
     for pod in of_kind(variant_objects(variant), "Pod"):
         assert "add" not in pod["spec"]["containers"][0]["securityContext"]["capabilities"]
@@ -83,6 +85,8 @@ def test_profile_full_mounts_these_folders_of_the_host(variant: str) -> None:
         expected |= {"/var/log/pods": "/var/log/pods", "/var/log/containers": "/var/log/containers"}
     if values_of(variant).get("state", {}).get("type") == "hostPath":
         expected["/var/lib/gpumon"] = "/var/lib/gpumon"
+    if values_of(variant).get("gpuAccess") == "volumeMounts":
+        expected["/var/run/nvidia-container-devices/all"] = "/dev/null"
     extra = {each["mountPath"] for each in values_of(variant).get("extraVolumeMounts", [])}
     assert {path: folder for path, folder in host_paths(variant).items() if path not in extra} == expected
 
@@ -201,11 +205,55 @@ def test_a_network_policy_lets_in_who_is_named_and_the_test_pod() -> None:
     labels = one(found, "Pod")["metadata"]["labels"]
     assert test["podSelector"]["matchLabels"].items() <= labels.items()
     assert prometheus["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "monitoring"}
-    dns, api, asked_for = policy["egress"]
+    dns, api, servers, asked_for = policy["egress"]
     assert [port["port"] for port in dns["ports"]] == [53, 53]
     assert [port["port"] for port in api["ports"]] == [443, 6443]
+    assert servers["to"] == [{"namespaceSelector": {}}]
     assert asked_for == values_of("full-locked")["networkPolicy"]["egress"][0]
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+
+
+def server_ports(values: dict[str, Any]) -> list[range]:
+    """Those that a policy lets gpumon ask."""
+    spec = one(objects({"networkPolicy": {"enabled": True}, **values}), "NetworkPolicy")["spec"]
+    rules = [rule for rule in spec["egress"] if rule.get("to") == [{"namespaceSelector": {}}]]
+    return [range(port["port"], port.get("endPort", port["port"]) + 1) for rule in rules for port in rule["ports"]]
+
+
+def test_a_network_policy_lets_gpumon_ask_the_servers_that_it_looks_for() -> None:
+    assert server_ports({"profile": "full"}) == list(ServersConfig().asked)
+    own = {"servers": {"ports": ["8000-8003", 9000]}}
+    assert server_ports({"profile": "full", "config": own}) == [range(8000, 8004), range(9000, 9001)]
+    assert server_ports({"profile": "full", "config": {"servers": None}}) == list(ServersConfig().asked)
+    for values in (
+        {},
+        {"profile": "full", "config": {"servers": {"discover": False}}},
+        {"profile": "full", "config": {"servers": {"ports": []}}},
+    ):
+        assert server_ports(values) == []
+
+
+def test_capabilities_can_be_left_out() -> None:
+    for left in (["SYS_PTRACE"], ["DAC_READ_SEARCH"], []):
+        (only,) = daemonset({"profile": "full", "capabilities": left})["spec"]["template"]["spec"]["containers"]
+        assert only["securityContext"]["capabilities"] == {"drop": ["ALL"], **({"add": left} if left else {})}
+
+
+def test_linux_is_asked_for_whatever_else_is() -> None:
+    for values in (
+        {"nodeSelector": None},
+        {"nodeSelector": {"kubernetes.io/os": None}},
+        {"nodeSelector": {"kubernetes.io/os": None, "nvidia.com/gpu.present": None, "pool": "gpus"}},
+    ):
+        for _, spec in pod_specs(objects(values)):
+            assert spec["nodeSelector"]["kubernetes.io/os"] == "linux"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_test_pod_may_run_where_and_as_what_gpumon_does(variant: str) -> None:
+    for pod in of_kind(variant_objects(variant), "Pod"):
+        for key in ("nodeSelector", "tolerations", "affinity", "serviceAccountName"):
+            assert pod["spec"].get(key) == node_pod(variant).get(key)
 
 
 def test_a_network_policy_closes_the_ports_of_traces_where_nobody_may_send_any() -> None:
@@ -213,3 +261,24 @@ def test_a_network_policy_closes_the_ports_of_traces_where_nobody_may_send_any()
         values = {"networkPolicy": {"enabled": True}, **more}
         spec = one(objects(values), "NetworkPolicy")["spec"]
         assert [[port["port"] for port in rule["ports"]] for rule in spec["ingress"]] == [["http"]]
+
+
+@pytest.mark.parametrize(
+    ("otlp", "names"),
+    [
+        ({}, ["otlp-grpc", "otlp-http"]),
+        ({"grpc": None}, ["otlp-http"]),
+        ({"http": None, "grpc": "[::]:4317"}, ["otlp-grpc"]),
+        ({"http": None, "grpc": None}, []),
+        ({"enabled": False}, []),
+    ],
+)
+def test_a_port_that_gpumon_does_not_open_is_nowhere(otlp: dict[str, Any], names: list[str]) -> None:
+    values = {"config": {"otlp": otlp}, "networkPolicy": {"enabled": True}, "otlpService": {"enabled": bool(names)}}
+    found = objects(values)
+    (only,) = one(found, "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    assert [port["name"] for port in only["ports"]] == ["http", *names]
+    of_policy = [port["port"] for rule in one(found, "NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]]
+    assert of_policy == ["http", *names]
+    services = [each for each in of_kind(found, "Service") if each["metadata"]["name"].endswith("-otlp")]
+    assert [port["targetPort"] for each in services for port in each["spec"]["ports"]] == names

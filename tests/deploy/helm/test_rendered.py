@@ -34,7 +34,7 @@ VERSIONS = sorted({tuple(map(int, version.split(".")[:2])) for version in kubern
 LINT = "{extends: default, rules: {document-start: disable, line-length: disable, trailing-spaces: disable, \
 comments-indentation: disable, indentation: {spaces: consistent, indent-sequences: whatever}, \
 comments: {min-spaces-from-content: 1}}}"
-PREFIX = "0123456789-a-release-of-a-team-with-a-long-name"
+PREFIX = "release-0123456789-of-a-team-with-a-long-name"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

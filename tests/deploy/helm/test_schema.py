@@ -12,7 +12,7 @@ import helm_python
 import pytest
 import yaml
 
-from tests.deploy.helm.charts import CHART, VARIANTS, texts, values_of
+from tests.deploy.helm.charts import CHART, VARIANTS, refused, texts, values_of
 
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -38,13 +38,6 @@ FREE = {
     "serviceAccount.annotations",
 }
 """Maps whose keys are the user's, or Kubernetes'."""
-
-
-def refused(values: dict[str, Any]) -> str:
-    """Why; a test fails where it is not."""
-    with pytest.raises(helm_python.HelmError) as raised:
-        texts(values)
-    return str(raised.value)
 
 
 def sections(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -78,7 +71,13 @@ def test_defaults_and_schema_have_the_same_keys() -> None:
     of_schema = {
         f"{path}.{key}".lstrip(".") for path, schema in sections(SCHEMA) for key in schema.get("properties", {})
     }
-    not_defaulted = {"global", "resources.requests", "resources.limits", "updateStrategy.rollingUpdate.maxSurge"}
+    not_defaulted = {
+        "enabled",
+        "global",
+        "resources.requests",
+        "resources.limits",
+        "updateStrategy.rollingUpdate.maxSurge",
+    }
     not_defaulted |= {key for key in of_schema if key.startswith(("seLinuxOptions.", "config.", "imagePullSecrets."))}
     assert known
     assert set(keys(DEFAULTS)) == of_schema - not_defaulted
@@ -128,7 +127,24 @@ def test_an_unknown_key_is_refused(values: dict[str, Any], named: str) -> None:
         {"config": "forward: {}"},
         {"config": {"forward": "http://elsewhere"}},
         {"config": {"http": {"listen": "0.0.0.0:80"}}},
+        {"config": {"http": {"listen": "127.0.0.1:9450"}}},
+        {"config": {"http": {"listen": "garbage:9450"}}},
+        {"config": {"http": {"listen": None}}},
         {"config": {"otlp": {"grpc": "0.0.0.0:14317"}}},
+        {"config": {"otlp": {"grpc": "127.0.0.1:4317"}}},
+        {"config": {"otlp": {"http": "[::1]:4318"}}},
+        {"config": {"otlp": {"http": "a b:4318"}}},
+        {"resources": {"limits": {"memory": "1 Gi"}}},
+        {"resources": {"limits": {"memory": "1e"}}},
+        {"resources": {"limits": {"memory": "1KI"}}},
+        {"resources": {"requests": {"cpu": -0.5}}},
+        {"resources": {"requests": {"cpu": "-1"}}},
+        {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "some"}}},
+        {"updateStrategy": {"rollingUpdate": {"maxUnavailable": -1}}},
+        {"capabilities": ["SYS_ADMIN"]},
+        {"capabilities": "SYS_PTRACE"},
+        {"appArmorProfile": {"type": "unconfined"}},
+        {"enabled": "yes"},
         {"kubernetes": {"podResources": "/var/lib/kubelet/pod-resources/kubelet.sock"}},
         {"kubernetes": {"podResources": "relative"}},
         {"kubernetes": {"labels": "team"}},
@@ -162,6 +178,9 @@ def test_a_wrong_value_is_refused(values: dict[str, Any]) -> None:
         {"webConfig": {"https": True}},
         {"seccompProfile": {"type": "Localhost"}},
         {"seccompProfile": {"localhostProfile": "profiles/gpumon.json"}},
+        {"appArmorProfile": {"type": "Localhost"}},
+        {"appArmorProfile": {"localhostProfile": "gpumon"}},
+        {"enabled": False},
     ],
     ids=str,
 )
@@ -181,7 +200,11 @@ def test_a_scrape_must_end_before_the_next(timeout: str) -> None:
     [
         {"nodeSelector": {"nvidia.com/gpu.present": None}},
         {"resources": {"requests": {"cpu": 1, "memory": "256Mi"}, "limits": {"memory": "1Gi"}}},
+        {"resources": {"requests": {"cpu": 0.5, "memory": "1e9"}, "limits": {"memory": "1E", "cpu": "1.5"}}},
+        {"resources": {"requests": {"cpu": ".5", "memory": 1e9}, "limits": {"memory": "128974848000m"}}},
+        {"state": {"sizeLimit": 5368709120}},
         {"global": {"imageRegistry": "of a parent chart"}},
+        {"enabled": True},
         {"config": {"otlp": {"grpc": None, "http": "[::]:4318"}, "forward": None}},
         {"updateStrategy": {"type": "OnDelete", "rollingUpdate": None}},
         {"image": {"repository": "registry.example:5000/gpumon", "tag": "1.2.3-rc.1"}},
