@@ -51,7 +51,8 @@ RUN install -d -o 65534 -g 65534 -m 0700 /var/lib/gpumon \
 # All GPUs, of the driver's libraries only NVML: what the NVIDIA container runtime reads.
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=utility \
-    PYTHONDONTWRITEBYTECODE=1
+    PYTHONDONTWRITEBYTECODE=1 \
+    PATH=/opt/gpumon/bin:/usr/local/bin:/usr/bin:/bin
 USER 65534:65534
 EXPOSE 9450 4317 4318
 # -P: no module is taken from the folder that it is started in.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumon import __version__, catalogue, logs
-from gpumon.config import Config, StateConfig
+from gpumon.config import Config, StateConfig, parse_listen
 from gpumon.config_load import ConfigError
 from gpumon.export.compat import DcgmExposition
 from gpumon.export.dcgm_names import DCGM, DCGM_NEXT
@@ -494,13 +494,22 @@ def run(
 
 
 def _for_demo(folder: Path | None, config: Config) -> Config:
-    """What a demo shows without being asked: its tenants; and where it keeps its state."""
+    """What a demo does without being asked: it shows its tenants, and keeps to this machine and to its own folder."""
     changes: dict[str, object] = {}
     if folder is not None:
         changes["state"] = StateConfig(folder=folder)
     if "max_tenants" not in config.requests.model_fields_set:
         changes["requests"] = config.requests.model_copy(update={"max_tenants": _DEMO_TENANTS})
+    if "listen" not in config.http.model_fields_set:
+        changes["http"] = config.http.model_copy(update={"listen": _on_loopback(config.http.listen)})
+    otlp = {"grpc": config.otlp.grpc, "http": config.otlp.http}
+    kept = {name: _on_loopback(at) for name, at in otlp.items() if at and name not in config.otlp.model_fields_set}
+    changes["otlp"] = config.otlp.model_copy(update=kept)
     return config.model_copy(update=changes)
+
+
+def _on_loopback(listen: str) -> str:
+    return f"127.0.0.1:{parse_listen(listen).port}"
 
 
 def _reload_for_demo(folder: Path | None, reload: Callable[[], Config]) -> Config:

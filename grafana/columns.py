@@ -39,12 +39,15 @@ def wide(panel: table.Panel, heading: str, pixels: int) -> table.Panel:
     return panel.override_by_name(heading, [model.DynamicConfigValue(id_val="custom.width", value=pixels)])
 
 
-def linked(
-    panel: table.Panel, heading: str, uid: str, variable: str, keep: Sequence[str] = ("cluster",)
-) -> table.Panel:
-    """Lets the cells of a column open a dashboard: ``variable`` is what the cell shows, those to keep are as here."""
+def linked(panel: table.Panel, heading: str, uid: str, variable: str, keep: Sequence[str] = ()) -> table.Panel:
+    """Lets the cells of a column open a dashboard: ``variable`` is what the cell shows, those to keep are as here.
+
+    The cluster is the row's, as two clusters may have nodes of one name: the table has to show a column of it. Where
+    targets have no such label the link says that it is empty, which is what Prometheus takes it for.
+    """
     kept = "&".join((*(f"${{{name}:queryparam}}" for name in ("datasource", *keep)), "${__url_time_range}"))
-    link = {"title": f"Open {uid}", "url": f"/d/{uid}?var-{variable}=${{__value.raw}}&{kept}"}
+    of_row = f"var-cluster=${{__data.fields.cluster}}&var-{variable}=${{__value.raw}}"
+    link = {"title": f"Open {uid}", "url": f"/d/{uid}?{of_row}&{kept}"}
     return panel.override_by_name(heading, [model.DynamicConfigValue(id_val="links", value=[link])])
 
 

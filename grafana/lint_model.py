@@ -81,6 +81,22 @@ class Panel(NamedTuple):
     def name(self) -> str:
         return self.title or f"{self.type} {self.raw.get('id', '')}"
 
+    @property
+    def fields(self) -> list[str] | None:
+        """Names of the fields that a table's transformations leave; None: all of them."""
+        for options in self._transformed("filterFieldsByName"):
+            return [str(name) for name in (options.get("include") or {}).get("names") or []]
+        return None
+
+    def heading(self, field: str) -> str:
+        """What a column of a table is called."""
+        names = [str((options.get("renameByName") or {}).get(field) or "") for options in self._transformed("organize")]
+        return next((name for name in names if name), field)
+
+    def _transformed(self, how: str) -> list[dict[str, Any]]:
+        made = self.raw.get("transformations") or []
+        return [each.get("options") or {} for each in made if each.get("id") == how]
+
 
 class Dashboard(NamedTuple):
     """One file."""

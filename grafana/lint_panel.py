@@ -17,6 +17,8 @@ _LINK = re.compile(r"/d/(?P<uid>[^/?]+)")
 """The address of a dashboard, from the root of Grafana on."""
 _GIVEN = re.compile(r"[?&](?:var-(\w+)=|\$\{(\w+):queryparam\})")
 """Variables that an address gives to a dashboard."""
+_CLUSTER = re.compile(r"[?&]var-cluster=\$\{__(?:data\.fields\.(\w+)|field\.labels\.cluster)\}")
+"""The cluster that an address is given: of a table's row, by a field, or of a series."""
 _KEEPS_TIME = ("${__url_time_range}", "from=")
 _KEEPS_VARIABLES = ("${__all_variables}", "${datasource:queryparam}", "var-datasource=")
 
@@ -72,6 +74,13 @@ def panel_no_value(panel: Panel, _: Dashboard) -> Iterator[str]:
         yield f"says {text!r} when it is empty, though its query tells why"
 
 
+def panel_blank_cells(panel: Panel, _: Dashboard) -> Iterator[str]:
+    """What a table says when it is empty is not said in each cell without a value, where Grafana would put it too."""
+    text = str(panel.defaults.get("noValue") or "").strip()
+    if panel.type == "table" and text and not any(map(_blanks_all, panel.overrides)):
+        yield f"says {text!r} in every cell without a value: expected is an override of /.*/ whose noValue is ''"
+
+
 def panel_heatmap(panel: Panel, _: Dashboard) -> Iterator[str]:
     """Prometheus has made the buckets or the rows: Grafana must not make others of them."""
     if panel.type == "heatmap" and panel.options.get("calculate") is not False:
@@ -88,14 +97,28 @@ def panel_links(panel: Panel, _: Dashboard) -> Iterator[str]:
                 yield f"link {url} does not keep the variables"
 
 
+def panel_link_cluster(panel: Panel, _: Dashboard) -> Iterator[str]:
+    """A link to a node says of which cluster, as two clusters may have nodes of one name."""
+    for url in urls(panel):
+        if not _LINK.match(url) or "var-node=" not in url:
+            continue
+        given = _CLUSTER.search(url)
+        if given is None:
+            yield f"link {url} names a node without its cluster: expected is var-cluster=${{__data.fields.cluster}}"
+        elif given[1] and panel.fields is not None and given[1] not in panel.fields:
+            yield f"link {url} takes the cluster from {given[1]!r}, which is no column of the table"
+
+
 PANEL_RULES: tuple[tuple[str, PanelRule], ...] = (
     ("panel-datasource", panel_datasource),
     ("panel-title-description", panel_title_description),
     ("panel-units", panel_units),
     ("panel-no-targets", panel_no_targets),
     ("panel-no-value", panel_no_value),
+    ("panel-blank-cells", panel_blank_cells),
     ("panel-heatmap", panel_heatmap),
     ("panel-links", panel_links),
+    ("panel-link-cluster", panel_link_cluster),
 )
 
 
@@ -122,6 +145,12 @@ def leads_wrong(url: str, boards: Sequence[Dashboard]) -> Iterator[str]:
 def _uid(raw: dict[str, Any]) -> str:
     source = raw.get("datasource")
     return str(source.get("uid")) if isinstance(source, dict) else str(source)
+
+
+def _blanks_all(override: dict[str, Any]) -> bool:
+    """Whether it takes the text for what is empty from all columns."""
+    blank = {"id": "noValue", "value": ""}
+    return override.get("matcher") == {"id": "byRegexp", "options": "/.*/"} and blank in override["properties"]
 
 
 def _has_arm(panel: Panel) -> bool:

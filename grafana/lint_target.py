@@ -12,7 +12,7 @@ from typing import NamedTuple
 import promql_parser as ast
 
 from grafana.lint_model import Dashboard, Panel, Target, labels_in
-from grafana.lint_units import SHOWS, shows, unit_for
+from grafana.lint_units import SHOWS, shows, unit_for, unit_of_column
 from grafana.promql_labels import labels, labels_of_name
 from grafana.promql_names import Recorded
 from grafana.promql_tree import INTERVAL, RANGE, RATE_INTERVAL, bare, matchers_of, name_of, places, selectors
@@ -74,6 +74,18 @@ def target_unit(asked: Asked) -> Iterator[str]:
         yield f"query {asked.target.ref} gives {of}, shown as {shown!r}: expected is {_expected(of)}"
 
 
+def target_label_text(asked: Asked) -> Iterator[str]:
+    """Labels in a table are texts. In a unit for figures, process 41213 is 41.2 K, and so is a node of that name."""
+    if asked.panel.type != "table":
+        return
+    fields = asked.panel.fields
+    for name in sorted(labels(asked.tree, asked.recorded).names or ()):
+        heading = asked.panel.heading(name)
+        shown = unit_of_column(asked.panel, heading)
+        if (fields is None or name in fields) and shown not in ("", "string"):
+            yield f"column {heading!r} is of the label {name}, shown as {shown!r}: expected is 'string'"
+
+
 def target_legend(asked: Asked) -> Iterator[str]:
     """A legend shows labels that the series have, and tells several series apart."""
     has, legend = labels(asked.tree, asked.recorded), asked.target.legend
@@ -109,6 +121,7 @@ TARGET_RULES: tuple[tuple[str, Rule], ...] = (
     ("target-instance", target_instance),
     ("target-node", target_node),
     ("target-unit", target_unit),
+    ("target-label-text", target_label_text),
     ("target-legend", target_legend),
     ("target-heatmap", target_heatmap),
 )

@@ -72,10 +72,18 @@ def unit_for(panel: Panel, target: Target) -> str:
     if panel.type == "heatmap":
         part = "yAxis" if target.heatmap else "cellValues"
         return str((panel.options.get(part) or {}).get("unit") or "")
+    return _unit_of(panel, set(_field_names(panel, target)), target.ref)
+
+
+def unit_of_column(panel: Panel, heading: str) -> str:
+    """The id under which a table shows a column; empty if it has none."""
+    return _unit_of(panel, {heading}, "")
+
+
+def _unit_of(panel: Panel, names: set[str], ref: str) -> str:
     unit = panel.defaults.get("unit")
-    names = set(_field_names(panel, target))
     for override in panel.overrides:
-        if _unit_in(override) is not None and _matches(override.get("matcher") or {}, names, target.ref):
+        if _unit_in(override) is not None and _matches(override.get("matcher") or {}, names, ref):
             unit = _unit_in(override)
     return str(unit or "")
 

@@ -348,6 +348,9 @@ def rows(
     ``units`` is by heading. Columns that are not named are hidden. ``sort_by`` is a heading; ``ranked_by`` is a label
     or ``Value #A``, which need not be shown: the largest first. Rows are merged where all labels are the same, the
     metric's name among them: queries must have taken it off.
+
+    ``empty`` is of the table as a whole. Grafana would write it into every cell without a value as well, so all columns
+    take it back. Labels are texts: a unit for figures would make 41.2 K of a process id.
     """
     if len(queries) > 1 and any(_BARE.match(query.expr) for query in queries):
         raise ValueError(f"{title}: a bare selector keeps its __name__, by which its rows do not merge with others")
@@ -374,11 +377,21 @@ def rows(
             ),
         ]
     )
+    if empty:
+        panel.override_by_regexp("/.*/", [model.DynamicConfigValue(id_val="noValue", value="")])
+    texts = [_verbatim(rename.get(name, name)) for name in order if not name.startswith("Value")]
+    if texts:
+        panel.override_by_regexp(f"/^({'|'.join(texts)})$/", [model.DynamicConfigValue(id_val="unit", value="string")])
     for heading, column_unit in (units or {}).items():
         panel.override_by_name(heading, [model.DynamicConfigValue(id_val="unit", value=column_unit)])
     if sort_by:
         panel.sort_by([common.TableSortByFieldState().display_name(sort_by).desc(True)])
     return panel
+
+
+def _verbatim(heading: str) -> str:
+    """In a regular expression. A space is none of its signs."""
+    return re.escape(heading).replace("\\ ", " ")
 
 
 def words(title: str, content: str) -> text.Panel:

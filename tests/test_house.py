@@ -109,7 +109,7 @@ def test_the_unit_has_three_capabilities_and_no_user_of_its_own(unit: configpars
 def test_the_unit_does_not_try_a_wrong_configuration_again(unit: configparser.SectionProxy) -> None:
     assert unit["Restart"] == "on-failure"
     assert unit["RestartPreventExitStatus"] == "2"
-    assert unit["ExecStart"] == "/opt/gpumon/bin/python -m gpumon run --config /etc/gpumon/gpumon.yaml"
+    assert unit["ExecStart"] == "/opt/gpumon/bin/python -P -m gpumon run --config /etc/gpumon/gpumon.yaml"
     assert "-HUP" in unit["ExecReload"]
 
 

@@ -30,11 +30,20 @@ _PID = re.compile(r"\bpid (\d{1,10})\b", re.ASCII)
 """In the name of a process that an incident is of."""
 _NEWEST = 4
 """Recordings among which the latest incident is: the newest one, but for clocks that were set."""
+_ELSEWHERE = (
+    "; a gpumon that runs with another configuration, or gpumon demo, tells where it keeps them in its log "
+    "(state=folder path=PATH): --folder PATH/flights"
+)
+"""What is said of the folder that nobody named, when it has nothing."""
 _SEVERITIES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 class NotFoundError(Exception):
     """No incident, or more than one. One line for a person."""
+
+
+class NoneThereError(NotFoundError):
+    """No recording at all."""
 
 
 def main(config: Config, incident_id: str, folder: Path | None, json_output: bool, limit: int | None) -> int:
@@ -43,6 +52,7 @@ def main(config: Config, incident_id: str, folder: Path | None, json_output: boo
     incident_id: of the incident, the beginning of one, or ``latest``. folder: where the recordings are; None: below
     ``state.folder``. limit: most signals in the table; None: all of them.
     """
+    hint = _ELSEWHERE if folder is None else ""
     try:
         if folder is None:
             if config.state.folder is None:
@@ -53,11 +63,15 @@ def main(config: Config, incident_id: str, folder: Path | None, json_output: boo
         incident = next((record for record in flight.incidents if record.id == found_id), None)
         if incident is None:
             raise NotFoundError(f"{path}: it tells nothing of {found_id}")
+    except NoneThereError as error:
+        click.echo(f"gpumon: {error}{hint}", err=True)
+        return 1
     except (NotFoundError, FlightError) as error:
         click.echo(f"gpumon: {error}", err=True)
         return 1
     except OSError as error:
-        click.echo(f"gpumon: {error.filename or folder}: {error.strerror or error}", err=True)
+        hint = hint if isinstance(error, FileNotFoundError) else ""
+        click.echo(f"gpumon: {error.filename or folder}: {error.strerror or error}{hint}", err=True)
         return 1
     when = _when(flight, incident)
     changes = compare([*flight.series, *fast_series(flight, incident)], when, _subject(incident))
@@ -79,7 +93,7 @@ def find(folder: Path, wanted: str) -> tuple[Path, str]:
     if exact in paths:
         return exact, named_after(exact)
     if not paths:
-        raise NotFoundError(f"{folder}: there are no recordings")
+        raise NoneThereError(f"{folder}: there are no recordings")
     if wanted == LATEST:
         return _latest(paths)
     found: dict[str, Path] = {}

@@ -187,9 +187,10 @@ def _causes(made: Board) -> None:
         "Where the seconds were lost",
         "The 25 dearest combinations. One node or model that stands out is where to look; the same cause everywhere is "
         "something they share.",
-        Query(f"topk(25, {lost('node, server, model, phase, cause')} > 0)"),
-        order=("node", "server", "model", "phase", "cause", "Value #A"),
+        Query(f"topk(25, {lost('cluster, node, server, model, phase, cause')} > 0)"),
+        order=("cluster", "node", "server", "model", "phase", "cause", "Value #A"),
         rename={
+            "cluster": "Cluster",
             "node": "Node",
             "server": "Server",
             "model": "Model",
@@ -203,7 +204,7 @@ def _causes(made: Board) -> None:
     )
     made.add(
         (14, _ranking()),
-        (10, columns.linked(where, "Node", "gpumon-node", "node", ("cluster", "model", "server"))),
+        (10, columns.linked(where, "Node", "gpumon-node", "node", ("model", "server"))),
         height=11,
     )
 
@@ -211,14 +212,15 @@ def _causes(made: Board) -> None:
 def _incidents(made: Board) -> None:
     by = "max by (node, kind, gpu)"
     active = q.select(c.INCIDENT_ACTIVE, without=("gpu",))
-    began = f"round(sum by (node, kind, severity) ({q.increase(c.INCIDENTS, window=RANGE)})) > 0"
+    began = f"round(sum by (cluster, node, kind, severity) ({q.increase(c.INCIDENTS, window=RANGE)})) > 0"
     listed = p.rows(
         "Incidents that began",
         "In the time shown, by the severity they opened with, and what to do about them. Details, with the requests that "
         "each touched, are at /api/v1/incidents of the node.",
         Query(q.copied(began, "kind", "action")),
-        order=("node", "kind", "severity", "Value #A", "action"),
+        order=("cluster", "node", "kind", "severity", "Value #A", "action"),
         rename={
+            "cluster": "Cluster",
             "node": "Node",
             "kind": "Kind",
             "severity": "Severity",
@@ -228,9 +230,9 @@ def _incidents(made: Board) -> None:
         sort_by="How many",
         empty="none",
     )
-    columns.linked(listed, "Node", "gpumon-node", "node", ("cluster", "model", "server"))
+    columns.linked(listed, "Node", "gpumon-node", "node", ("model", "server"))
     columns.telling(listed, "What to do", words.INCIDENTS)
-    for heading, pixels in (("Node", 110), ("Kind", 150), ("Severity", 80), ("How many", 80)):
+    for heading, pixels in (("Cluster", 90), ("Node", 110), ("Kind", 150), ("Severity", 80), ("How many", 80)):
         columns.wide(listed, heading, pixels)
     made.row(
         "What was found meanwhile",

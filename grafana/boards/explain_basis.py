@@ -102,7 +102,7 @@ def coverage(made: Board) -> None:
 def correlation(made: Board) -> None:
     def pairs(title: str, description: str, what: str) -> table.Panel:
         matcher = f'y=~"${{model}}:{what}"'
-        by = "max by (node, x, y)"
+        by = "max by (cluster, node, x, y)"
         r = f"{by} ({q.select(c.CORRELATION, matcher)})"
         panel = p.rows(
             title,
@@ -112,13 +112,20 @@ def correlation(made: Board) -> None:
             Query(r),
             Query(f"{by} ({q.select(c.CORRELATION_LAG, matcher)})"),
             Query(f"abs({r})"),
-            order=("node", "x", "y", "Value #A", "Value #B"),
-            rename={"node": "Node", "x": "Signal", "y": "Goes with", "Value #A": "r", "Value #B": "Lag"},
+            order=("cluster", "node", "x", "y", "Value #A", "Value #B"),
+            rename={
+                "cluster": "Cluster",
+                "node": "Node",
+                "x": "Signal",
+                "y": "Goes with",
+                "Value #A": "r",
+                "Value #B": "Lag",
+            },
             units={"Lag": "s"},
             ranked_by="Value #C",
             empty="no strong pair",
         )
-        columns.linked(panel, "Node", "gpumon-node", "node", ("cluster", "model", "server"))
+        columns.linked(panel, "Node", "gpumon-node", "node", ("model", "server"))
         return panel
 
     made.row(

@@ -9,8 +9,8 @@ MADE = 'kind="completion"'
 RANGE = "$__range"
 EVER = f"[{RANGE}] @ end()"
 """The whole time shown, at each of its points: to leave out of a graph what was 0 throughout."""
-HANDED_ON = ("cluster", "model", "server")
-"""Variables that a link to a node's dashboard takes along."""
+HANDED_ON = ("model", "server")
+"""Variables that a link to a node's dashboard takes along, besides the cluster and the node of the row."""
 NO_RULES = "no data: is gpumon-recording.yaml loaded, and does a node report?"
 
 
