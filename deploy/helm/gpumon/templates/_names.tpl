@@ -2,7 +2,8 @@
 Names, labels, image. Values may be missing: `helm upgrade --reuse-values` keeps those of an older chart, which had no
 such key. So every value is asked for with parentheses, and has its default here once more.
 
-Names are cut at 40, which leaves room for what is appended: labels and names of services end at 63.
+Names are cut at 40, which leaves room for what is appended: labels and names of services end at 63. Whatever is
+somebody's name is quoted where it is put: a release may be called 1 or true.
 */}}
 
 {{- define "gpumon.name" -}}
@@ -14,16 +15,25 @@ Names are cut at 40, which leaves room for what is appended: labels and names of
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
 {{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Release.Name | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | replace "." "-" | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
+{{- end }}
+
+{{/* The same, of a service: Kubernetes wants a letter first. */}}
+{{- define "gpumon.serviceName" -}}
+{{- $name := include "gpumon.fullname" . -}}
+{{- if not (regexMatch "^[a-z]" $name) -}}
+{{- fail (printf "%s: expected a letter first, for the name of a service; fullnameOverride sets another name" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end }}
 
 {{/* Of the node's pods; never changes, since a DaemonSet's selector cannot. */}}
 {{- define "gpumon.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "gpumon.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "gpumon.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: node
 {{- end }}
 

@@ -12,10 +12,40 @@ What runs on a node: which profile, with which configuration, rights, devices an
 {{- if and (include "gpumon.full" .) (.Values.kubernetes).api }}true{{ end -}}
 {{- end }}
 
-{{/* Whether traces are taken at all; the application's default is yes. */}}
-{{- define "gpumon.otlp" -}}
+{{/* The ports on which traces are taken, as JSON; the application's default is both, and null is none. */}}
+{{- define "gpumon.otlpPorts" -}}
 {{- $otlp := (.Values.config).otlp | default dict -}}
-{{- if ne (toString $otlp.enabled) "false" }}true{{ end -}}
+{{- $ports := list -}}
+{{- if ne (toString $otlp.enabled) "false" -}}
+{{- range $key, $port := dict "grpc" 4317 "http" 4318 -}}
+{{- if or (not (hasKey $otlp $key)) (get $otlp $key) -}}
+{{- $ports = append $ports (dict "name" (printf "otlp-%s" $key) "port" $port) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $ports -}}
+{{- end }}
+
+{{/* The ports that are asked for metrics pages of servers, as JSON for a NetworkPolicy; none where nobody is looked for. */}}
+{{- define "gpumon.serverPorts" -}}
+{{- $servers := (.Values.config).servers | default dict -}}
+{{- $ports := list -}}
+{{- if and (include "gpumon.full" .) (ne (toString $servers.discover) "false") -}}
+{{- range $range := ternary $servers.ports (list "8000-8010" "8080-8089" "30000-30010" "3000" "80" "9000") (hasKey $servers "ports") -}}
+{{- $ends := splitList "-" (toString $range) -}}
+{{- $port := dict "protocol" "TCP" "port" (first $ends | int) -}}
+{{- if gt (len $ends) 1 }}{{ $_ := set $port "endPort" (last $ends | int) }}{{ end -}}
+{{- $ports = append $ports $port -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $ports -}}
+{{- end }}
+
+{{/* Linux whatever else is asked for. */}}
+{{- define "gpumon.nodeSelector" -}}
+{{- $labels := dict "kubernetes.io/os" "linux" -}}
+{{- range $key, $value := .Values.nodeSelector }}{{ $_ := set $labels $key $value }}{{ end -}}
+{{- toYaml $labels -}}
 {{- end }}
 
 {{/*
@@ -69,6 +99,36 @@ seccompProfile:
 seLinuxOptions:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- if and (.Values.appArmorProfile).type (include "gpumon.hasAppArmorField" .) }}
+appArmorProfile:
+  type: {{ .Values.appArmorProfile.type }}
+  {{- with .Values.appArmorProfile.localhostProfile }}
+  localhostProfile: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The field came with Kubernetes 1.30; before, an annotation said it. */}}
+{{- define "gpumon.hasAppArmorField" -}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}true{{ end -}}
+{{- end }}
+
+{{- define "gpumon.appArmorAnnotation" -}}
+{{- $profile := .Values.appArmorProfile | default dict -}}
+{{- if and $profile.type (not (include "gpumon.hasAppArmorField" .)) -}}
+{{- $local := printf "localhost/%s" ($profile.localhostProfile | default "") -}}
+{{- $value := get (dict "RuntimeDefault" "runtime/default" "Unconfined" "unconfined" "Localhost" $local) $profile.type -}}
+container.apparmor.security.beta.kubernetes.io/gpumon: {{ $value | quote }}
+{{- end -}}
+{{- end }}
+
+{{/* Those that profile full adds, as JSON: both, unless the values say which. */}}
+{{- define "gpumon.capabilities" -}}
+{{- if kindIs "slice" .Values.capabilities -}}
+{{- toJson .Values.capabilities -}}
+{{- else -}}
+["SYS_PTRACE", "DAC_READ_SEARCH"]
+{{- end -}}
 {{- end }}
 
 {{- define "gpumon.containerSecurityContext" -}}
@@ -77,10 +137,11 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
-  {{- if include "gpumon.full" . }}
-  # SYS_PTRACE: /proc/<pid>/maps and numa_maps, move_pages(2), the links in /proc/<pid>/fd and ns, of other users' processes.
-  # DAC_READ_SEARCH: listing /proc/<pid>/fd of other users' processes, which says who sent a trace.
-  add: [SYS_PTRACE, DAC_READ_SEARCH]
+  {{- $added := include "gpumon.capabilities" . | fromJsonArray }}
+  {{- if and (include "gpumon.full" .) $added }}
+  # SYS_PTRACE: /proc/<pid>/maps and numa_maps, move_pages(2), links in fd and ns, of other users.
+  # DAC_READ_SEARCH: listing /proc/<pid>/fd of other users: who sent a trace, where servers listen.
+  add: [{{ join ", " $added }}]
   {{- end }}
 {{- end }}
 
@@ -154,7 +215,7 @@ Not NVIDIA_MIG_MONITOR_DEVICES: the container toolkit refuses to start a contain
 {{- define "gpumon.volumes" -}}
 - name: config
   configMap:
-    name: {{ include "gpumon.fullname" . }}
+    name: {{ include "gpumon.fullname" . | quote }}
 {{- with (.Values.webConfig).existingSecret }}
 - name: web-config
   secret:
