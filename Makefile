@@ -33,6 +33,7 @@ demo: $(READY)
 	exec $(BIN)/gpumon demo
 
 test: $(READY)
+	@scripts/system_packages.sh chromium
 	$(BIN)/python -m pytest -n 2
 
 check: $(READY)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need from the system and is missing: a Python that can make a virtual environment, a C
 # compiler for the fake NVML library, Prometheus, which brings promtool, and Alertmanager, which brings amtool. As root
-# on Debian; else says what to do.
+# on Debian; else says what to do. Arguments: more of its packages that are wanted, each called as its program.
 set -euo pipefail
 
 have_python() {
@@ -21,6 +21,9 @@ command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(
 # Debian's name for it, then its own.
 { command -v prometheus-alertmanager || command -v alertmanager; } >/dev/null && command -v amtool >/dev/null ||
   missing+=(prometheus-alertmanager)
+for program in "$@"; do
+  command -v "$program" >/dev/null || missing+=("$program")
+done
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then

@@ -9,6 +9,17 @@ export class Refused extends Error {
   }
 }
 
+/** An answer, or null where what it needs is switched off or not known; tell is given the API's line about it. */
+export async function askIfThere(tell, ...question) {
+  try {
+    return await ask(...question);
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status !== 404) throw error;
+    tell(error.message);
+    return null;
+  }
+}
+
 /** parameters: those that are empty are left out. signal: ends the question when the view is left. */
 export async function ask(path, parameters = {}, signal = null) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== null));

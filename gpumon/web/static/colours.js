@@ -22,15 +22,30 @@ export function causeColours(causes) {
   return found;
 }
 
-const CIVIDIS = [[0, 34, 78], [53, 69, 108], [102, 105, 112], [148, 142, 119], [200, 184, 102], [254, 232, 56]];
-const DIVERGING = [[33, 102, 172], [146, 197, 222], [247, 247, 247], [244, 165, 130], [178, 24, 43]];
+const CIVIDIS = [
+  [0, 34, 78],
+  [53, 69, 108],
+  [102, 105, 112],
+  [148, 142, 119],
+  [200, 184, 102],
+  [254, 232, 56],
+];
+const DIVERGING = [
+  [33, 102, 172],
+  [146, 197, 222],
+  [247, 247, 247],
+  [244, 165, 130],
+  [178, 24, 43],
+];
 
 function between(stops, share) {
   const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
   const low = Math.min(Math.floor(place), stops.length - 2);
   const mixed = stops[low].map((part, n) => Math.round(part + (stops[low + 1][n] - part) * (place - low)));
-  const light = (0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2]) > 140;
-  return {background: `rgb(${mixed.join(" ")})`, color: light ? "#111" : "#fff"};
+  // As WCAG measures luminance: from here on black has more contrast than white.
+  const [red, green, blue] = mixed.map((part) => (part / 255) ** 2.2);
+  const isLight = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179;
+  return {background: `rgb(${mixed.join(" ")})`, color: isLight ? "#000" : "#fff"};
 }
 
 /** Dark to light by 0 to 1; with the colour of text on it. */

@@ -27,12 +27,29 @@ export function say(element, text) {
 
 /** A table that scrolls sideways by itself. columns: {title, left, value: row => text or element}. */
 export function table(caption, columns, rows, {key = null, mark = null} = {}) {
-  const head = h("tr", {}, columns.map((column) => h("th", {scope: "col", class: column.left ? "left" : ""}, column.title)));
+  const head = h(
+    "tr",
+    {},
+    columns.map((column) => h("th", {scope: "col", class: column.left ? "left" : ""}, column.title)),
+  );
   const body = rows.map((row) =>
-    h("tr", {class: mark?.(row) ?? "", "data-key": key?.(row) ?? null}, columns.map((column) =>
-      h("td", {class: column.left ? "left" : ""}, column.value(row) ?? "-"))));
-  return h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
-    h("table", {class: columns.length >= BROAD ? "broad" : ""}, h("caption", {}, caption), h("thead", {}, head), h("tbody", {}, body)));
+    h(
+      "tr",
+      {class: mark?.(row) ?? "", "data-key": key?.(row) ?? null},
+      columns.map((column) => h("td", {class: column.left ? "left" : ""}, column.value(row) ?? "-")),
+    ),
+  );
+  return h(
+    "div",
+    {class: "scroll", tabindex: "0", role: "region", "aria-label": caption},
+    h(
+      "table",
+      {class: columns.length >= BROAD ? "broad" : ""},
+      h("caption", {}, caption),
+      h("thead", {}, head),
+      h("tbody", {}, body),
+    ),
+  );
 }
 
 let choices = 0;
@@ -40,7 +57,15 @@ let choices = 0;
 /** A labelled choice. options: [value, text]. */
 export function choice(label, options, value, onChange) {
   const id = `choice-${++choices}`;
-  const select = h("select", {id, on: {change: () => onChange(select.value)}},
-    options.map(([key, text]) => h("option", {value: key, selected: key === value}, text)));
+  const select = h(
+    "select",
+    {id, on: {change: () => onChange(select.value)}},
+    options.map(([key, text]) => h("option", {value: key, selected: key === value}, text)),
+  );
   return h("span", {class: "choice"}, h("label", {for: id}, label), " ", select);
+}
+
+/** A part of a view under its heading. */
+export function section(heading, ...children) {
+  return h("section", {}, h("h2", {}, heading), children);
 }

@@ -20,8 +20,13 @@ export function inks() {
   const style = getComputedStyle(document.documentElement);
   const named = (name) => style.getPropertyValue(name).trim();
   const isDark = document.documentElement.dataset.theme === "dark";
-  return {line: named(isDark ? "--line-dark" : "--line-light"), band: named("--band"), mark: named("--mark"),
-    text: isDark ? "#e6e6e6" : "#222", faint: isDark ? "#444" : "#d5d5d5"};
+  return {
+    line: named(isDark ? "--line-dark" : "--line-light"),
+    band: named("--band"),
+    mark: named("--mark"),
+    text: isDark ? "#e6e6e6" : "#222",
+    faint: isDark ? "#444" : "#d5d5d5",
+  };
 }
 
 /**
@@ -33,7 +38,7 @@ export function drawLine(canvas, {at, values, from, to, low = 0, high, bands = [
   const sheet = cleared(canvas);
   if (!sheet) return;
   const {pen, width, height} = sheet;
-  const x = (moment) => (moment - from) / (to - from) * width;
+  const x = (moment) => ((moment - from) / (to - from)) * width;
   pen.fillStyle = ink.band;
   for (const [begin, end] of bands) {
     const left = x(Math.max(begin, from));
@@ -43,7 +48,14 @@ export function drawLine(canvas, {at, values, from, to, low = 0, high, bands = [
   for (const moment of marks) if (moment >= from && moment <= to) pen.fillRect(x(moment) - 1, 0, 2, height);
   pen.strokeStyle = ink.faint;
   pen.strokeRect(0, height - 0.5, width, 0);
-  stroke(pen, {at, values, x, y: (value) => height - 1.5 - (value - low) / (high - low || 1) * (height - 3), colour: ink.line, step});
+  stroke(pen, {
+    at,
+    values,
+    x,
+    y: (value) => height - 1.5 - ((value - low) / (high - low || 1)) * (height - 3),
+    colour: ink.line,
+    step,
+  });
 }
 
 /** One line in a frame that is there. */

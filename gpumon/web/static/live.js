@@ -7,8 +7,15 @@ const POINTS_MAX = 240;
 const SERVERS_MS = 5_000;
 const AGAIN_MS = 5_000;
 const INCIDENTS_MAX = 200;
-const SIGNALS = ["utilization", "sm_active", "dram_active", "power_watts", "sm_clock_hertz", "temperature_celsius",
-  "memory_used_bytes"];
+const SIGNALS = [
+  "utilization",
+  "sm_active",
+  "dram_active",
+  "power_watts",
+  "sm_clock_hertz",
+  "temperature_celsius",
+  "memory_used_bytes",
+];
 
 export class Live {
   #tell;
@@ -124,7 +131,7 @@ export class Live {
 
   #append(gpu, at) {
     let past = this.#past.get(gpu.uuid);
-    if (!past) this.#past.set(gpu.uuid, past = {at: [], signals: {}});
+    if (!past) this.#past.set(gpu.uuid, (past = {at: [], signals: {}}));
     if (past.at.length && at <= past.at.at(-1)) return;
     const known = past.at.length;
     past.at.push(at);
@@ -134,7 +141,10 @@ export class Live {
       (past.signals[name] ??= new Array(known).fill(null)).push(value);
     }
     for (const list of Object.values(past.signals)) while (list.length < past.at.length) list.push(null);
-    const old = Math.max(past.at.findIndex((moment) => moment >= at - WINDOW_S), past.at.length - POINTS_MAX);
+    const old = Math.max(
+      past.at.findIndex((moment) => moment >= at - WINDOW_S),
+      past.at.length - POINTS_MAX,
+    );
     if (old > 0) for (const list of [past.at, ...Object.values(past.signals)]) list.splice(0, old);
   }
 

@@ -16,31 +16,55 @@ const total = (gpu) => gpu.memory_total_bytes;
 const GPU_STATS = [
   ["SM", "sm_active", (gpu) => percent(gpu.sm_active ?? gpu.utilization), () => 1, "ratio"],
   ["DRAM bandwidth", "dram_active", (gpu) => percent(gpu.dram_active), () => 1, "ratio"],
-  ["Power", "power_watts", (gpu) => of(gpu.power_watts, gpu.power_limit_watts, "watts"), (gpu) => gpu.power_limit_watts, "watts"],
-  ["SM clock", "sm_clock_hertz", (gpu) => of(gpu.sm_clock_hertz, gpu.sm_clock_max_hertz, "hertz"), (gpu) => gpu.sm_clock_max_hertz, "hertz"],
-  ["Temperature", "temperature_celsius", (gpu) => known(gpu.temperature_margin_celsius)
-    ? `${amount(gpu.temperature_celsius, "celsius")}, ${count(gpu.temperature_margin_celsius)} °C to limit`
-    : amount(gpu.temperature_celsius, "celsius"), () => 100, "celsius"],
+  [
+    "Power",
+    "power_watts",
+    (gpu) => of(gpu.power_watts, gpu.power_limit_watts, "watts"),
+    (gpu) => gpu.power_limit_watts,
+    "watts",
+  ],
+  [
+    "SM clock",
+    "sm_clock_hertz",
+    (gpu) => of(gpu.sm_clock_hertz, gpu.sm_clock_max_hertz, "hertz"),
+    (gpu) => gpu.sm_clock_max_hertz,
+    "hertz",
+  ],
+  [
+    "Temperature",
+    "temperature_celsius",
+    (gpu) =>
+      known(gpu.temperature_margin_celsius)
+        ? `${amount(gpu.temperature_celsius, "celsius")}, ${count(gpu.temperature_margin_celsius)} °C to limit`
+        : amount(gpu.temperature_celsius, "celsius"),
+    () => 100,
+    "celsius",
+  ],
   ["Memory", "memory_used_bytes", (gpu) => of(gpu.memory_used_bytes, total(gpu), "bytes"), total, "bytes"],
 ];
 const SERVER_STATS = [
-  ["Tokens", "tokens_per_second", (each) => rate(pick(each.tokens_per_second, sum(each, "tokens_per_second")), "tokens"), "tokens/s"],
+  [
+    "Tokens",
+    "tokens_per_second",
+    (each) => rate(pick(each.tokens_per_second, sum(each, "tokens_per_second")), "tokens"),
+    "tokens/s",
+  ],
   ["TTFT P99", "time_to_first_token_p95_seconds", (each) => seconds(each.time_to_first_token.p99_seconds), "seconds"],
   ["Between tokens P99", "inter_token_p95_seconds", (each) => seconds(each.inter_token.p99_seconds), "seconds"],
   ["Requests open", "requests_open", (each) => count(pick(each.requests_open, each.running)), ""],
-  ["Queue", "waiting", (each) => known(each.waiting) ? `${count(each.waiting)} waiting` : "-", ""],
+  ["Queue", "waiting", (each) => (known(each.waiting) ? `${count(each.waiting)} waiting` : "-"), ""],
   ["KV cache", "kv_usage", (each) => percent(each.kv_usage), "ratio"],
 ];
 
 const pick = (...values) => values.find(known) ?? null;
-const sum = (each, name) => each.pages.length ? each.pages.reduce((all, page) => all + (page[name] ?? 0), 0) : null;
+const sum = (each, name) => (each.pages.length ? each.pages.reduce((all, page) => all + (page[name] ?? 0), 0) : null);
 
 /** 375 of 700 W. */
 function of(value, limit, unit) {
-  const [figure, of] = [amount(value, unit), amount(limit, unit)];
+  const [figure, whole] = [amount(value, unit), amount(limit, unit)];
   if (!known(limit)) return figure;
   const [number, name] = figure.split(" ");
-  return of.endsWith(` ${name}`) ? `${number} of ${of}` : `${figure} of ${of}`;
+  return whole.endsWith(` ${name}`) ? `${number} of ${whole}` : `${figure} of ${whole}`;
 }
 
 export function show(place, {live, signal, redraw}) {
@@ -49,12 +73,30 @@ export function show(place, {live, signal, redraw}) {
   const servers = h("div", {class: "strips"});
   const moment = h("small", {});
   place.append(
-    h("section", {"aria-labelledby": "incidents-title"}, h("h3", {id: "incidents-title"}, "Open incidents"), incidents),
-    h("section", {"aria-labelledby": "gpus-title"}, h("h3", {id: "gpus-title"}, "GPUs ", moment),
-      h("p", {class: "hint"}, "Lines: the last two minutes. ", h("span", {class: "key band"}), " clocks held down ",
-        h("span", {class: "key mark"}), " incident began"), gpus),
-    h("section", {"aria-labelledby": "servers-title"}, h("h3", {id: "servers-title"}, "Servers"),
-      h("p", {class: "hint"}, "Figures: the last one to two minutes. Lines: the last two minutes; of latencies, P95."), servers));
+    h("section", {"aria-labelledby": "incidents-title"}, h("h2", {id: "incidents-title"}, "Open incidents"), incidents),
+    h(
+      "section",
+      {"aria-labelledby": "gpus-title"},
+      h("h2", {id: "gpus-title"}, "GPUs ", moment),
+      h(
+        "p",
+        {class: "hint"},
+        "Lines: the last two minutes. ",
+        h("span", {class: "key band"}),
+        " clocks held down ",
+        h("span", {class: "key mark"}),
+        " incident began",
+      ),
+      gpus,
+    ),
+    h(
+      "section",
+      {"aria-labelledby": "servers-title"},
+      h("h2", {id: "servers-title"}, "Servers"),
+      h("p", {class: "hint"}, "Figures: the last one to two minutes. Lines: the last two minutes; of latencies, P95."),
+      servers,
+    ),
+  );
   const strips = new Map();
   const update = () => {
     if (document.hidden || !live.snapshot) return;
@@ -62,9 +104,24 @@ export function show(place, {live, signal, redraw}) {
     say(moment, `at ${clock(snapshot.at)}`);
     tellIncidents(incidents, live.incidents);
     const ink = inks();
-    keep(gpus, strips, snapshot.gpus, (gpu) => gpu.uuid, gpuStrip, (strip, gpu) => setGpu(strip, gpu, snapshot.at, live, ink), "No GPU is known yet.");
-    keep(servers, strips, snapshot.servers, (each) => `${each.server}\n${each.model}`, serverStrip,
-      (strip, each) => setServer(strip, each, snapshot.at, live, ink), "No server has sent traces or is scraped yet.");
+    keep(
+      gpus,
+      strips,
+      snapshot.gpus,
+      (gpu) => gpu.uuid,
+      gpuStrip,
+      (strip, gpu) => setGpu(strip, gpu, snapshot.at, live, ink),
+      `No GPU is known: NVML ${snapshot.nvml.state}${snapshot.nvml.error ? `, ${snapshot.nvml.error}` : ""}.`,
+    );
+    keep(
+      servers,
+      strips,
+      snapshot.servers,
+      (each) => `${each.server}\n${each.model}`,
+      serverStrip,
+      (strip, each) => setServer(strip, each, snapshot.at, live, ink),
+      "No server has sent traces or is scraped yet.",
+    );
   };
   live.listen(update, signal);
   redraw(update);
@@ -74,7 +131,7 @@ export function show(place, {live, signal, redraw}) {
 function keep(place, strips, things, key, make, set, nothing) {
   const wanted = things.map((thing) => {
     let strip = strips.get(key(thing));
-    if (!strip) strips.set(key(thing), strip = make(thing));
+    if (!strip) strips.set(key(thing), (strip = make(thing)));
     return strip;
   });
   const elements = wanted.map((strip) => strip.element);
@@ -90,7 +147,7 @@ function tellIncidents(place, open) {
   const told = open.map((each) => each.id + each.severity + each.summary).join() || "none";
   if (place.dataset.told === told) return;
   place.dataset.told = told;
-  place.replaceChildren(...open.length ? open.map((each) => incidentCard(each)) : [h("p", {}, "None.")]);
+  place.replaceChildren(...(open.length ? open.map((each) => incidentCard(each)) : [h("p", {}, "None.")]));
 }
 
 function stat(name) {
@@ -99,23 +156,42 @@ function stat(name) {
   return {element: h("div", {class: "stat"}, h("span", {class: "name"}, name), value, canvas), value, canvas};
 }
 
-function strip(heading, names, label) {
+function makeStrip(heading, names, label) {
   const badges = h("span", {class: "badges"});
   const note = h("span", {class: "note"});
   const stats = names.map(stat);
-  const element = h("article", {class: "strip", "aria-label": label},
-    h("div", {class: "of"}, h("h4", {}, heading), note, badges),
-    ...stats.map((each) => each.element));
+  const element = h(
+    "article",
+    {class: "strip", "aria-label": label},
+    h("div", {class: "of"}, h("h3", {}, heading), note, badges),
+    ...stats.map((each) => each.element),
+  );
   return {element, badges, note, stats};
 }
 
-const gpuStrip = (gpu) => strip(`GPU ${gpu.gpu}`, GPU_STATS.map(([name]) => name), `GPU ${gpu.gpu}, ${gpu.name}`);
-const serverStrip = (each) => strip(each.model || "no model named", SERVER_STATS.map(([name]) => name), `Server ${each.server}, ${each.model}`);
+const gpuStrip = (gpu) =>
+  makeStrip(
+    `GPU ${gpu.gpu}`,
+    GPU_STATS.map(([name]) => name),
+    `GPU ${gpu.gpu}, ${gpu.name}`,
+  );
+const serverStrip = (each) =>
+  makeStrip(
+    each.model || "no model named",
+    SERVER_STATS.map(([name]) => name),
+    `Server ${each.server}, ${each.model}`,
+  );
 
 function setGpu({element, badges, note, stats}, gpu, at, live, ink) {
   const past = live.past(gpu.uuid) ?? {at: [], signals: {}};
-  const frame = {from: at - WINDOW_S, to: at, at: past.at, ink, marks: gpu.incidents.map((each) => each.since),
-    bands: stretches(past.at, past.signals.throttled)};
+  const frame = {
+    from: at - WINDOW_S,
+    to: at,
+    at: past.at,
+    ink,
+    marks: gpu.incidents.map((each) => each.since),
+    bands: stretches(past.at, past.signals.throttled),
+  };
   GPU_STATS.forEach(([, signal, text, top, unit], n) => {
     say(stats[n].value, text(gpu));
     const values = past.signals[signal] ?? (signal === "sm_active" ? past.signals.utilization : null) ?? [];
@@ -146,18 +222,38 @@ function setServer({badges, note, stats}, each, at, live, ink) {
     const values = past?.signals[signal] ?? past?.signals[signal === "requests_open" ? "running" : ""] ?? [];
     const high = unit === "ratio" ? 1 : Math.max(...values.map((value) => value ?? 0), 1e-9);
     stats[n].element.title = `the line's scale: 0 to ${amount(high, unit)}`;
-    drawLine(stats[n].canvas, {from: at - WINDOW_S, to: at, at: past?.at ?? [], values, high, ink, step: PAGES_S,
-      marks: each.incidents.map((incident) => incident.since)});
+    drawLine(stats[n].canvas, {
+      from: at - WINDOW_S,
+      to: at,
+      at: past?.at ?? [],
+      values,
+      high,
+      ink,
+      step: PAGES_S,
+      marks: each.incidents.map((incident) => incident.since),
+    });
   });
   const cause = Object.entries(each.causes ?? {})[0];
-  say(note, [each.server, each.gpus.length ? `GPU ${each.gpus.map((gpu) => gpu.gpu ?? gpu.uuid).join(", ")}` : "",
-    cause && each.late_seconds_per_second >= 0.001
-      ? `tokens late by ${seconds(each.late_seconds_per_second)} each second, most by ${words(cause[0])}` : "",
-  ].filter(Boolean).join(" · "));
+  say(
+    note,
+    [
+      each.server,
+      each.gpus.length ? `GPU ${each.gpus.map((gpu) => gpu.gpu ?? gpu.uuid).join(", ")}` : "",
+      cause && each.late_seconds_per_second >= 0.001
+        ? `tokens late by ${seconds(each.late_seconds_per_second)} each second, most by ${words(cause[0])}`
+        : "",
+    ]
+      .filter(Boolean)
+      .join(" · "),
+  );
   setBadges(badges, [
     ...each.pages.filter((page) => !page.up).map((page) => ["warn", `no page at ${page.endpoint}`]),
     ...(each.errors_per_second > 0 ? [["warn", rate(each.errors_per_second, "errors")]] : []),
-    ...each.incidents.map((incident) => ["bad", words(incident.kind), `#/why?incident=${encodeURIComponent(incident.id)}`]),
+    ...each.incidents.map((incident) => [
+      "bad",
+      words(incident.kind),
+      `#/why?incident=${encodeURIComponent(incident.id)}`,
+    ]),
   ]);
 }
 
@@ -166,6 +262,9 @@ function setBadges(place, wanted) {
   const told = JSON.stringify(wanted);
   if (place.dataset.told === told) return;
   place.dataset.told = told;
-  place.replaceChildren(...wanted.map(([kind, text, address]) =>
-    address ? h("a", {class: `badge ${kind}`, href: address}, text) : h("span", {class: `badge ${kind}`}, text)));
+  place.replaceChildren(
+    ...wanted.map(([kind, text, address]) =>
+      address ? h("a", {class: `badge ${kind}`, href: address}, text) : h("span", {class: `badge ${kind}`}, text),
+    ),
+  );
 }

@@ -5,7 +5,12 @@ import {Refused, ask} from "./api.js";
 import {h, say} from "./dom.js";
 import {duration} from "./units.js";
 
-const VIEWS = [["now", "Now"], ["latency", "Latency"], ["bound", "Bound"], ["why", "Why"]];
+const VIEWS = [
+  ["now", "Now"],
+  ["latency", "Latency"],
+  ["bound", "Bound"],
+  ["why", "Why"],
+];
 const NAMES = new Set([...VIEWS.map(([name]) => name), "request"]);
 const MINUTES = ["5", "10", "15", "30", "60"];
 const NODE_MS = 10_000;
@@ -51,11 +56,11 @@ async function show() {
   }
   document.title = `${view.title} · gpumon`;
   rangeLabel.hidden = !view.minutes;
-  const minutes = MINUTES.includes(parameters.get("minutes")) ? parameters.get("minutes") : view.minutes ?? "";
+  const minutes = MINUTES.includes(parameters.get("minutes")) ? parameters.get("minutes") : (view.minutes ?? "");
   range.value = minutes;
   const problem = h("p", {class: "problem", role: "status", hidden: true});
   const place = h("div", {class: `view ${name}`});
-  main.replaceChildren(h("h2", {}, view.title), problem, place);
+  main.replaceChildren(h("h1", {}, view.title), problem, place);
   main.dataset.view = name;
   view.show(place, context(name, id, parameters, minutes, signal, problem));
 }
@@ -63,7 +68,11 @@ async function show() {
 /** What a view has: its part of the address, the live node, and work that is done again and again. */
 function context(name, id, parameters, minutes, signal, problem) {
   return {
-    id, parameters, minutes: Number(minutes), signal, live,
+    id,
+    parameters,
+    minutes: Number(minutes),
+    signal,
+    live,
     /** Remember in the address, without showing anew. */
     remember(changes) {
       for (const [key, value] of Object.entries(changes)) {
@@ -77,7 +86,7 @@ function context(name, id, parameters, minutes, signal, problem) {
       let done = false;
       let timer = 0;
       const run = async () => {
-        if (!done || !(paused || document.hidden)) done = await attempt(work, signal, problem) || done;
+        if (!done || !(paused || document.hidden)) done = (await attempt(work, signal, problem)) || done;
         if (!signal.aborted) timer = setTimeout(run, ms);
       };
       signal.addEventListener("abort", () => clearTimeout(timer));
@@ -150,18 +159,24 @@ async function tellNode() {
   const node = await ask("node");
   const off = node.off.map((each) => `${each.part} (${each.why})`);
   const down = node.sources.filter((each) => !each.up).map((each) => each.source);
-  say(document.getElementById("node"), [
-    `${node.name}, gpumon ${node.version}${node.demo ? ", simulated node" : ""}, up ${duration(node.uptime_seconds)}`,
-    `NVML ${node.nvml.state}${node.nvml.error ? `: ${node.nvml.error}` : ""}`,
-    ...(node.nvml.driver_version ? [`driver ${node.nvml.driver_version}`] : []),
-    ...(down.length ? [`down: ${down.join(", ")}`] : []),
-    ...(off.length ? [`off: ${off.join("; ")}`] : []),
-  ].join(" · "));
+  say(
+    document.getElementById("node"),
+    [
+      `${node.name}, gpumon ${node.version}${node.demo ? ", simulated node" : ""}, up ${duration(node.uptime_seconds)}`,
+      `NVML ${node.nvml.state}${node.nvml.error ? `: ${node.nvml.error}` : ""}`,
+      ...(node.nvml.driver_version ? [`driver ${node.nvml.driver_version}`] : []),
+      ...(down.length ? [`down: ${down.join(", ")}`] : []),
+      ...(off.length ? [`off: ${off.join("; ")}`] : []),
+    ].join(" · "),
+  );
 }
 
 function begin() {
-  nav.append(...VIEWS.map(([name, title], number) =>
-    h("a", {href: `#/${name}`, "data-view": name, "aria-keyshortcuts": String(number + 1)}, title)));
+  nav.append(
+    ...VIEWS.map(([name, title], number) =>
+      h("a", {href: `#/${name}`, "data-view": name, "aria-keyshortcuts": String(number + 1)}, title),
+    ),
+  );
   range.append(...MINUTES.map((minutes) => h("option", {value: minutes}, `last ${minutes} minutes`)));
   range.addEventListener("change", () => {
     const {name, id, parameters} = route();
@@ -176,8 +191,10 @@ function begin() {
   addEventListener("hashchange", show);
   setTheme(stored() ?? (dark.matches ? "dark" : "light"));
   live.begin();
-  const node = () => tellNode().catch((error) => say(document.getElementById("node"), error.message))
-    .then(() => setTimeout(node, NODE_MS));
+  const node = () =>
+    tellNode()
+      .catch((error) => say(document.getElementById("node"), error.message))
+      .then(() => setTimeout(node, NODE_MS));
   node();
   return show();
 }

@@ -27,10 +27,12 @@ function plotly() {
 }
 
 /** Text as plotly shows it as it is: it takes tags in texts for its own. */
-export const plain = (text) => String(text).replace(/[&<>]/g, (sign) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[sign]);
+export const plain = (text) =>
+  String(text).replace(/[&<>]/g, (sign) => ({"&": "&amp;", "<": "&lt;", ">": "&gt;"})[sign]);
 
 /** Moments as plotly's dates, UTC. */
-export const dates = (moments) => moments.map((unix) => new Date(1000 * unix).toISOString().slice(0, 23).replace("T", " "));
+export const dates = (moments) =>
+  moments.map((unix) => new Date(1000 * unix).toISOString().slice(0, 23).replace("T", " "));
 
 /** A place for one plot; drawn anew as often as told, in the colours of the page. Freed when the view is left. */
 export function plotPlace(context, label) {
@@ -45,15 +47,25 @@ export function plotPlace(context, label) {
     if (context.signal.aborted || !element.isConnected) return;
     const {text, faint} = inks();
     const axis = {gridcolor: faint, linecolor: faint, zerolinecolor: faint, automargin: true};
-    const layout = {autosize: true, margin: {l: 55, r: 15, t: 10, b: 40}, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: {family: "system-ui, sans-serif", size: 13, color: text}, legend: {orientation: "h", y: -0.2}, ...last.layout};
+    const layout = {
+      autosize: true,
+      margin: {l: 55, r: 15, t: 10, b: 40},
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: {family: "system-ui, sans-serif", size: 13, color: text},
+      legend: {orientation: "h", y: -0.2},
+      ...last.layout,
+    };
     for (const name of ["xaxis", "yaxis", "yaxis2"]) if (layout[name]) layout[name] = {...axis, ...layout[name]};
     await library.react(element, last.data, layout, {displayModeBar: false, responsive: true});
   };
   addEventListener("theme", () => redraw().catch(globalThis.tellTrouble), {signal: context.signal});
   context.signal.addEventListener("abort", () => globalThis.Plotly?.purge(element));
-  return {element, draw(data, layout) {
-    last = {data, layout};
-    return redraw();
-  }};
+  return {
+    element,
+    draw(data, layout) {
+      last = {data, layout};
+      return redraw();
+    },
+  };
 }

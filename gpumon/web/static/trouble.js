@@ -35,13 +35,17 @@
     };
   }
 
-  addEventListener("error", (event) => {
-    if (event.target instanceof HTMLElement) {
-      tell(`not loaded: ${event.target.src || event.target.href}`);
-    } else {
-      tell(`${event.message} (${(event.filename || "").replace(location.origin, "")}:${event.lineno})`);
-    }
-  }, true);
+  addEventListener(
+    "error",
+    (event) => {
+      if (event.target instanceof HTMLElement) {
+        tell(`not loaded: ${event.target.src || event.target.href}`);
+      } else {
+        tell(`${event.message} (${(event.filename || "").replace(location.origin, "")}:${event.lineno})`);
+      }
+    },
+    true,
+  );
   addEventListener("unhandledrejection", (event) => tell(String(event.reason?.message ?? event.reason)));
   globalThis.tellTrouble = tell;
 })();

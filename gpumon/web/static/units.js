@@ -1,11 +1,36 @@
 // Figures as people read them, always with their unit; a dash for what is not known. The same as gpumon's reports.
 
 const SCALES = {
-  bytes: [[1e15, "PB"], [1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"], [1, "B"]],
-  hertz: [[1e6, "MHz"], [1e3, "kHz"], [1, "Hz"]],
-  watts: [[1e6, "MW"], [1e3, "kW"], [1, "W"], [1e-3, "mW"]],
-  joules: [[1e9, "GJ"], [1e6, "MJ"], [1e3, "kJ"], [1, "J"]],
-  seconds: [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]],
+  bytes: [
+    [1e15, "PB"],
+    [1e12, "TB"],
+    [1e9, "GB"],
+    [1e6, "MB"],
+    [1e3, "kB"],
+    [1, "B"],
+  ],
+  hertz: [
+    [1e6, "MHz"],
+    [1e3, "kHz"],
+    [1, "Hz"],
+  ],
+  watts: [
+    [1e6, "MW"],
+    [1e3, "kW"],
+    [1, "W"],
+    [1e-3, "mW"],
+  ],
+  joules: [
+    [1e9, "GJ"],
+    [1e6, "MJ"],
+    [1e3, "kJ"],
+    [1, "J"],
+  ],
+  seconds: [
+    [1, "s"],
+    [1e-3, "ms"],
+    [1e-6, "µs"],
+  ],
 };
 const RATE = /\/s$/;
 
@@ -38,9 +63,10 @@ export function amount(value, unit = "") {
 }
 
 export const seconds = (value) => amount(value, "seconds");
-export const percent = (value) => !known(value) ? "-" : value > 0 && value < 0.005 ? "<1 %" : `${Math.round(100 * value)} %`;
-export const rate = (value, what) => known(value) ? `${digits(value)} ${what}/s` : "-";
-export const count = (value) => known(value) ? digits(value) : "-";
+export const percent = (value) =>
+  !known(value) ? "-" : value > 0 && value < 0.005 ? "<1 %" : `${Math.round(100 * value)} %`;
+export const rate = (value, what) => (known(value) ? `${digits(value)} ${what}/s` : "-");
+export const count = (value) => (known(value) ? digits(value) : "-");
 
 /** In whole seconds from ten of them on: 42 s, 3 min 20 s, 2 h 5 min. */
 export function duration(value) {
@@ -48,9 +74,10 @@ export function duration(value) {
   if (value < 10) return seconds(value);
   const whole = Math.round(value);
   if (whole < 120) return `${whole} s`;
-  const [large, small, names] = whole < 7200
-    ? [Math.floor(whole / 60), whole % 60, ["min", "s"]]
-    : [Math.floor(whole / 3600), Math.floor(whole % 3600 / 60), ["h", "min"]];
+  const [large, small, names] =
+    whole < 7200
+      ? [Math.floor(whole / 60), whole % 60, ["min", "s"]]
+      : [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60), ["h", "min"]];
   return `${large} ${names[0]}${small ? ` ${small} ${names[1]}` : ""}`;
 }
 

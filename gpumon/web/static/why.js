@@ -1,34 +1,44 @@
 // Why: what slow tokens were lost to, what to do, the incidents behind it, and what was different meanwhile.
 
-import {ask} from "./api.js";
-import {causeColours, diverging, logShare, sequential} from "./colours.js";
-import {choice, h, table} from "./dom.js";
+import {ask, askIfThere} from "./api.js";
+import {causeColours} from "./colours.js";
+import {beforeDuring, correlation, different, surface} from "./different.js";
+import {h, section, table} from "./dom.js";
 import {incidentCard} from "./incidents.js";
 import {dates, plain, plotPlace} from "./plot.js";
-import {amount, clock, count, duration, known, percent, seconds, words} from "./units.js";
+import {clock, count, duration, percent, seconds, words} from "./units.js";
 
 export const title = "Why";
 export const minutes = "30";
 const EVERY_MS = 15_000;
 const INCIDENTS = 30;
-const WEAK = 0.3;
-const RATES = /faults|swap|pcie|nvlink/;
 
 export function show(place, context) {
   const {signal, parameters, minutes: wanted} = context;
   const lost = plotPlace(context, "Seconds lost by cause, over time, and the 95th percentile of response time");
-  const parts = {head: h("div", {}), lost: section("Seconds lost, over time", lost.element), incidents: h("div", {}),
-    rest: h("div", {}), correlation: h("div", {})};
+  const parts = {
+    head: h("div", {}),
+    lost: section("Seconds lost, over time", lost.element),
+    incidents: h("div", {}),
+    rest: h("div", {}),
+    correlation: h("div", {}),
+  };
   const told = {};
   /** Of the correlations that are looked at; null: of those that tell most. */
   const engine = {chosen: null};
   place.append(...Object.values(parts));
 
   context.every(EVERY_MS, async () => {
+    let missing = "";
+    const tell = (text) => {
+      missing = text;
+    };
     const [said, incidents, matrices] = await Promise.all([
-      ask("diagnose", {since: 60 * wanted}, signal), ask("incidents", {limit: INCIDENTS}, signal), ask("correlation", {}, signal)]);
+      askIfThere(tell, "diagnose", {since: 60 * wanted}, signal),
+      ask("incidents", {limit: INCIDENTS}, signal),
+      askIfThere(tell, "correlation", {}, signal),
+    ]);
     if (signal.aborted) return;
-    const colours = causeColours([...said.causes.map((each) => each.cause), ...Object.keys(said.timeline?.by_cause ?? {})]);
     // What a person reads or has opened stays as it is until it says something else.
     const part = (name, what, make) => {
       const now = JSON.stringify(what);
@@ -36,14 +46,47 @@ export function show(place, context) {
       told[name] = now;
       const open = [...parts[name].querySelectorAll("details")].map((each) => each.open);
       parts[name].replaceChildren(...make().filter(Boolean));
-      parts[name].querySelectorAll("details").forEach((each, n) => { each.open = open[n] ?? each.open; });
+      parts[name].querySelectorAll("details").forEach((each, n) => {
+        each.open = open[n] ?? each.open;
+      });
     };
-    part("head", [said.verdict, said.causes, said.actions], () => head(said, colours));
-    part("incidents", incidents.map((each) => [each.id, each.state, each.summary, each.requests]), () => [
-      section("Incidents", ...incidents.length ? [h("div", {class: "cards"}, incidents.map((each) => incidentCard(each, {isWhole: true})))] : [h("p", {}, "None since gpumon started.")])]);
-    part("rest", [said.before_during, said.matrix, said.surface, said.slowest], () => [beforeDuring(said.before_during), different(said.matrix), surface(said.surface), slowest(said.slowest), notes(said)]);
-    part("correlation", matrices, () => [correlation(matrices, engine)]);
+    part(
+      "incidents",
+      incidents.map((each) => [each.id, each.state, each.summary, each.requests]),
+      () => [
+        section(
+          "Incidents",
+          ...(incidents.length
+            ? [
+                h(
+                  "div",
+                  {class: "cards"},
+                  incidents.map((each) => incidentCard(each, {isWhole: true})),
+                ),
+              ]
+            : [h("p", {}, "None since gpumon started.")]),
+        ),
+      ],
+    );
     choose(parts.incidents, parameters.get("incident"));
+    if (!said) {
+      parts.lost.hidden = true;
+      part("head", missing, () => [h("p", {}, missing)]);
+      return;
+    }
+    const colours = causeColours([
+      ...said.causes.map((each) => each.cause),
+      ...Object.keys(said.timeline?.by_cause ?? {}),
+    ]);
+    part("head", [said.verdict, said.causes, said.actions], () => head(said, colours));
+    part("rest", [said.before_during, said.matrix, said.surface, said.slowest], () => [
+      beforeDuring(said.before_during),
+      different(said.matrix),
+      surface(said.surface),
+      slowest(said.slowest),
+      notes(said),
+    ]);
+    part("correlation", matrices, () => [correlation(matrices ?? [], engine)]);
     parts.lost.hidden = !said.timeline?.excess.some((each) => each > 0);
     if (!parts.lost.hidden) await drawLost(lost, said.timeline, said.incidents, colours);
   });
@@ -59,26 +102,66 @@ export function show(place, context) {
   }
 }
 
-const section = (heading, ...children) => h("section", {}, h("h3", {}, heading), children);
 const chip = (colour) => h("span", {class: "chip", style: {background: colour}});
 
 function head(said, colours) {
   const most = Math.max(...said.causes.map((each) => each.seconds), 1e-9);
   const since = said.known_since && said.known_since > said.since ? said.known_since : said.since;
   return [
-    h("div", {class: "verdict"}, said.verdict.map((sentence) => h("p", {}, sentence))),
-    h("p", {class: "dim"}, `${clock(since)} to ${clock(said.until)}: ${count(said.requests)} requests, ${count(said.slow_requests)} of them slow; ${duration(said.excess_seconds)} lost of ${duration(said.token_seconds)}`),
-    said.actions.length ? section("What to do", h("ol", {}, said.actions.map((each) => h("li", {}, `${each.text} (${words(each.cause)}, ${seconds(each.seconds)} lost)`)))) : null,
-    said.causes.length ? section("Slow-token seconds by cause", table("The largest first", [
-      {title: "Cause", left: true, value: (row) => h("span", {}, chip(colours[row.cause]), row.title)},
-      {title: "Lost", left: true, value: (row) => h("span", {class: "whole"}, h("span", {class: "bar", style: {width: `${Math.round(140 * row.seconds / most)}px`, background: colours[row.cause]}}), seconds(row.seconds))},
-      {title: "Share", value: (row) => percent(row.share)},
-      {title: "First token", value: (row) => seconds(row.first_token_seconds)},
-      {title: "Between tokens", value: (row) => seconds(row.decode_seconds)},
-      {title: "Requests", value: (row) => count(row.requests)},
-      {title: "Kind", left: true, value: (row) => row.kind},
-      {title: "Based on", left: true, value: (row) => row.fact || "-"},
-    ], said.causes)) : null,
+    h(
+      "div",
+      {class: "verdict"},
+      said.verdict.map((sentence) => h("p", {}, sentence)),
+    ),
+    h(
+      "p",
+      {class: "dim"},
+      `${clock(since)} to ${clock(said.until)}: ${count(said.requests)} requests, ${count(said.slow_requests)} of them slow; ${duration(said.excess_seconds)} lost of ${duration(said.token_seconds)}`,
+    ),
+    said.actions.length
+      ? section(
+          "What to do",
+          h(
+            "ol",
+            {},
+            said.actions.map((each) =>
+              h("li", {}, `${each.text} (${words(each.cause)}, ${seconds(each.seconds)} lost)`),
+            ),
+          ),
+        )
+      : null,
+    said.causes.length
+      ? section(
+          "Slow-token seconds by cause",
+          table(
+            "The largest first",
+            [
+              {title: "Cause", left: true, value: (row) => h("span", {}, chip(colours[row.cause]), row.title)},
+              {
+                title: "Lost",
+                left: true,
+                value: (row) =>
+                  h(
+                    "span",
+                    {class: "whole"},
+                    h("span", {
+                      class: "bar",
+                      style: {width: `${Math.round((140 * row.seconds) / most)}px`, background: colours[row.cause]},
+                    }),
+                    seconds(row.seconds),
+                  ),
+              },
+              {title: "Share", value: (row) => percent(row.share)},
+              {title: "First token", value: (row) => seconds(row.first_token_seconds)},
+              {title: "Between tokens", value: (row) => seconds(row.decode_seconds)},
+              {title: "Requests", value: (row) => count(row.requests)},
+              {title: "Kind", left: true, value: (row) => row.kind},
+              {title: "Based on", left: true, value: (row) => row.fact || "-"},
+            ],
+            said.causes,
+          ),
+        )
+      : null,
   ];
 }
 
@@ -87,115 +170,112 @@ function drawLost(place, line, incidents, colours) {
   let left = [...line.excess];
   const data = Object.entries(line.by_cause).map(([cause, values]) => {
     left = left.map((whole, n) => Math.max(0, whole - values[n]));
-    return {type: "bar", name: plain(words(cause)), x, y: values, marker: {color: colours[cause]}, hovertemplate: `${plain(words(cause))} %{y:.2f} s<extra></extra>`};
+    return {
+      type: "bar",
+      name: plain(words(cause)),
+      x,
+      y: values,
+      marker: {color: colours[cause]},
+      hovertemplate: `${plain(words(cause))} %{y:.2f} s<extra></extra>`,
+    };
   });
-  data.push({type: "bar", name: "the rest", x, y: left, marker: {color: "#d0d0d0"}, hovertemplate: "the rest %{y:.2f} s<extra></extra>"});
-  data.push({type: "scatter", mode: "lines", name: "P95 of response time", x, y: line.response_p95, yaxis: "y2", line: {color: "#888", width: 1.5}, hovertemplate: "P95 %{y:.2f} s<extra></extra>"});
+  data.push({
+    type: "bar",
+    name: "the rest",
+    x,
+    y: left,
+    marker: {color: "#d0d0d0"},
+    hovertemplate: "the rest %{y:.2f} s<extra></extra>",
+  });
+  data.push({
+    type: "scatter",
+    mode: "lines",
+    name: "P95 of response time",
+    x,
+    y: line.response_p95,
+    yaxis: "y2",
+    line: {color: "#888", width: 1.5},
+    hovertemplate: "P95 %{y:.2f} s<extra></extra>",
+  });
   const end = line.start + line.excess.length * line.step_seconds;
   const opened = incidents.filter((each) => each.opened >= line.start && each.opened <= end);
-  const shapes = opened.map((each) => ({type: "line", xref: "x", yref: "paper", x0: dates([each.opened])[0], x1: dates([each.opened])[0], y0: 0, y1: 1, line: {color: "#888", width: 1, dash: "dot"}}));
-  const annotations = opened.slice(0, 12).map((each, n) => ({xref: "x", yref: "paper", x: dates([each.opened])[0], y: 1, yshift: 8 + 13 * (n % 3), text: plain(words(each.kind)), showarrow: false, xanchor: each.opened > end - (end - line.start) / 5 ? "right" : "left", font: {size: 11}}));
-  return place.draw(data, {height: 380, barmode: "stack", bargap: 0, margin: {l: 55, r: 55, t: 55, b: 40}, shapes, annotations,
-    xaxis: {type: "date", tickformat: "%H:%M:%S", nticks: 7, tickangle: 0}, yaxis: {title: {text: `seconds lost in ${line.step_seconds} s`}},
-    yaxis2: {title: {text: "P95, s"}, overlaying: "y", side: "right", rangemode: "tozero", showgrid: false}});
-}
-
-/** Of dimensions whose unit is of a time, rates are told as such. */
-const measured = (value, unit, name) => amount(value, RATES.test(name) && unit && !unit.endsWith("/s") ? `${unit}/s` : unit);
-
-function beforeDuring(found) {
-  if (!found?.changes.length) return null;
-  const before = found.before ? `against ${clock(found.before.start)} to ${clock(found.before.end)}` : "it was never quiet before";
-  return section("Before and after the worst stretch", table(
-    `${clock(found.during.start)} to ${clock(found.during.end)} ${before}; ${seconds(found.excess_seconds)} lost, signals of ${found.server} ${found.model}`, [
-      {title: "Signal", left: true, value: (row) => row.title},
-      {title: "Before", value: (row) => measured(row.before, row.unit, row.signal)},
-      {title: "During", value: (row) => measured(row.during, row.unit, row.signal)},
-      {title: "Change", value: (row) => known(row.change) ? `${row.change > 0 ? "+" : ""}${count(Math.round(100 * row.change))} %` : "-"},
-    ], found.changes));
-}
-
-function different(matrix) {
-  const rows = (those) => table("Means over the slow requests and over the others", [
-    {title: "Dimension", left: true, value: (row) => row.title},
-    {title: "Healthy", left: true, value: (row) => row.healthy || "-"},
-    {title: "Slow", value: (row) => measured(row.slow_mean, row.unit, row.dimension)},
-    {title: "Others", value: (row) => measured(row.other_mean, row.unit, row.dimension)},
-    {title: "Effect, standard deviations", value: (row) => known(row.effect) ? row.effect.toFixed(2) : "-"},
-    {title: "r with time per token", value: (row) => known(row.r) ? row.r.toFixed(2) : "-"},
-    {title: "Requests", value: (row) => count(row.n)},
-    {title: "Verdict", left: true, value: (row) => h("span", {class: row.verdict}, row.verdict)},
-  ], those);
-  if (!matrix.length) return null;
-  const differ = matrix.filter((row) => row.verdict === "bad" || row.verdict === "suspect");
-  const others = matrix.filter((row) => !differ.includes(row));
-  return section("What was different", differ.length ? rows(differ) : h("p", {}, "Nothing that was watched."),
-    others.length ? h("details", {}, h("summary", {}, `${others.length} that were not`), rows(others)) : "");
-}
-
-function cells(caption, corner, columns, rows) {
-  return h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": caption}, h("table", {class: "cells"}, h("caption", {}, caption),
-    h("thead", {}, h("tr", {}, h("th", {scope: "col", class: "left"}, corner), columns.map((column) => h("th", {scope: "col"}, column)))),
-    h("tbody", {}, rows.map(([name, values]) => h("tr", {}, h("th", {scope: "row", class: "left"}, name), values.map(({text, style, title}) => h("td", {style: style ?? {}, title}, text)))))));
-}
-
-function surface(found) {
-  if (!found) return null;
-  const values = found.values.flat().filter(known);
-  const [least, most] = [Math.min(...values), Math.max(...values)];
-  const caption = `P${count(100 * found.quantile)} of ${words(found.measure)} by ${words(found.x.name)} (across) and ${words(found.y.name)} (down); cells of fewer than 5 requests are empty`;
-  return section("Response surface", cells(caption, `${words(found.y.name)} \\ ${words(found.x.name)}`, found.x.labels,
-    found.y.labels.map((label, y) => [label, found.values[y].map((value, x) => known(value)
-      ? {text: seconds(value), style: sequential(logShare(value, least, most)), title: `of ${count(found.counts[y][x])} requests`}
-      : {text: "", title: `${count(found.counts[y][x])} requests: too few`})])));
-}
-
-function correlation(matrices, engine) {
-  if (!matrices.length) return section("Correlation", h("p", {}, "Not enough is known yet."));
-  const body = h("div", {});
-  const strong = (each) => each.pairs.filter((pair) => pair.strong).length;
-  const name = (each) => `${each.model} (${each.server})${each.gpus.length ? "" : ", not bound to GPUs"}`;
-  const most = matrices.toSorted((one, other) => strong(other) - strong(one))[0];
-  const shown = matrices.find((each) => name(each) === engine.chosen) ?? most;
-  const draw = (n) => body.replaceChildren(correlated(matrices[n]));
-  draw(matrices.indexOf(shown));
-  const options = matrices.map((each, n) => [String(n), name(each)]);
-  return section("Correlation", matrices.length > 1 ? h("div", {class: "controls"}, choice("of", options, String(matrices.indexOf(shown)), (value) => {
-    engine.chosen = name(matrices[value]);
-    draw(Number(value));
-  })) : "", body);
-}
-
-function correlated(matrix) {
-  const pairs = new Map(matrix.pairs.map((pair) => [`${pair.x}\n${pair.y}`, pair]));
-  const row = (x) => [words(x), matrix.y.map((y) => {
-    const pair = pairs.get(`${x}\n${y}`);
-    if (!pair || !known(pair.r)) return {text: "", title: "too little is known"};
-    return {text: `${pair.r.toFixed(2)}${pair.strong ? " !" : ""}`, style: diverging(pair.r),
-      title: `follows after ${seconds(pair.lag_seconds)}; ${count(pair.n_eff)} independent samples, p ${pair.p.toPrecision(1)}`};
-  })];
-  const best = (x) => Math.max(...matrix.y.map((y) => Math.abs(pairs.get(`${x}\n${y}`)?.r ?? 0)));
-  const sorted = matrix.x.toSorted((one, other) => best(other) - best(one));
-  const [strong, weak] = [sorted.filter((x) => best(x) >= WEAK), sorted.filter((x) => best(x) < WEAK)];
-  const caption = `Pearson's r at the best lag, samples of ${seconds(matrix.step_seconds)} over the last ten minutes; ! is strong and not by chance`;
-  return h("div", {}, strong.length ? cells(caption, "Signal", matrix.y.map(words), strong.map(row)) : h("p", {}, `Nothing with |r| from ${WEAK} on.`),
-    weak.length ? h("details", {}, h("summary", {}, `${weak.length} weaker or unknown`), cells("Weaker or unknown", "Signal", matrix.y.map(words), weak.map(row))) : "");
+  const shapes = opened.map((each) => ({
+    type: "line",
+    xref: "x",
+    yref: "paper",
+    x0: dates([each.opened])[0],
+    x1: dates([each.opened])[0],
+    y0: 0,
+    y1: 1,
+    line: {color: "#888", width: 1, dash: "dot"},
+  }));
+  const annotations = opened.slice(0, 12).map((each, n) => ({
+    xref: "x",
+    yref: "paper",
+    x: dates([each.opened])[0],
+    y: 1,
+    yshift: 8 + 13 * (n % 3),
+    text: plain(words(each.kind)),
+    showarrow: false,
+    xanchor: each.opened > end - (end - line.start) / 5 ? "right" : "left",
+    font: {size: 11},
+  }));
+  return place.draw(data, {
+    height: 380,
+    barmode: "stack",
+    bargap: 0,
+    margin: {l: 55, r: 55, t: 55, b: 40},
+    shapes,
+    annotations,
+    xaxis: {type: "date", tickformat: "%H:%M:%S", nticks: 7, tickangle: 0},
+    yaxis: {title: {text: `seconds lost in ${line.step_seconds} s`}},
+    yaxis2: {title: {text: "P95, s"}, overlaying: "y", side: "right", rangemode: "tozero", showgrid: false},
+  });
 }
 
 function slowest(requests) {
   if (!requests.length) return null;
-  return section("Requests to look at", table("The slowest of each cause", [
-    {title: "Request", left: true, value: (row) => h("a", {href: `#/request/${row.trace_id}${row.request_id ? `?id=${encodeURIComponent(row.request_id)}` : ""}`}, h("code", {}, row.trace_id.slice(0, 12)))},
-    {title: "Began", value: (row) => clock(row.started)},
-    {title: "Model", left: true, value: (row) => row.model},
-    {title: "Took", value: (row) => seconds(row.duration_seconds)},
-    {title: "First token", value: (row) => seconds(row.first_token_seconds)},
-    {title: "Longest gap", value: (row) => seconds(row.worst_gap_seconds)},
-    {title: "Late by", value: (row) => seconds(row.excess_seconds)},
-    {title: "Cause", left: true, value: (row) => row.cause ? `${words(row.cause)} ${percent(row.cause_share)}` : "-"},
-  ], requests));
+  return section(
+    "Requests to look at",
+    table(
+      "The slowest of each cause",
+      [
+        {
+          title: "Request",
+          left: true,
+          value: (row) =>
+            h(
+              "a",
+              {href: `#/request/${row.trace_id}${row.request_id ? `?id=${encodeURIComponent(row.request_id)}` : ""}`},
+              h("code", {}, row.trace_id.slice(0, 12)),
+            ),
+        },
+        {title: "Began", value: (row) => clock(row.started)},
+        {title: "Model", left: true, value: (row) => row.model},
+        {title: "Took", value: (row) => seconds(row.duration_seconds)},
+        {title: "First token", value: (row) => seconds(row.first_token_seconds)},
+        {title: "Longest gap", value: (row) => seconds(row.worst_gap_seconds)},
+        {title: "Late by", value: (row) => seconds(row.excess_seconds)},
+        {
+          title: "Cause",
+          left: true,
+          value: (row) => (row.cause ? `${words(row.cause)} ${percent(row.cause_share)}` : "-"),
+        },
+      ],
+      requests,
+    ),
+  );
 }
 
 function notes(said) {
-  return said.notes.length ? section("Not told", h("ul", {}, said.notes.map((note) => h("li", {}, note)))) : null;
+  return said.notes.length
+    ? section(
+        "Not told",
+        h(
+          "ul",
+          {},
+          said.notes.map((note) => h("li", {}, note)),
+        ),
+      )
+    : null;
 }
