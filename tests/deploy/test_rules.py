@@ -34,6 +34,10 @@ ACCEPTED = {
         "the level says slo, and the series have no such label",
     ): "one number for all objectives",
     (
+        "cluster_model:gpumon_requests:first_rate5m",
+        "min_over_time() of gpumon_requests_total, which is a counter: take increase() or rate()",
+    ): "its first value, which increase() takes for none",
+    (
         "GpumonDown",
         "the series have no label cluster: whose alert is it?",
     ): "no target at all, in no cluster",

@@ -103,6 +103,11 @@ class Alertmanager:
             for each in found
         ]
 
+    def groups(self) -> list[dict[str, str]]:
+        """The labels of each group, which is one message."""
+        with urllib.request.urlopen(f"http://{self.address}/api/v2/alerts/groups", timeout=30) as answer:
+            return [group["labels"] for group in json.load(answer)]
+
     def fire(self, alerts: Sequence[Mapping[str, str]]) -> None:
         """As Prometheus would: alerts with these labels, open until they are resolved."""
         self._post([{"labels": dict(labels)} for labels in alerts])

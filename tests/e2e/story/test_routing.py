@@ -82,10 +82,21 @@ def test_what_happens_to_a_node_is_one_message_and_its_end_is_told(
     assert alertmanager.alerts() == []
 
 
+def test_an_outage_of_many_models_is_one_message(alertmanager: Alertmanager) -> None:
+    of_models = [
+        {"alertname": "ServingErrorBudgetBurn", "severity": "critical", "cluster": "c", "model": f"m{number}"}
+        for number in range(20)
+    ]
+    alertmanager.fire([*of_models, alert("GpuLost", "critical", gpu="3")])
+    groups = eventually(lambda: found if len(found := alertmanager.groups()) == 2 else None, "both groups")
+    assert groups == [{"cluster": "c"}, {"cluster": "c", "node": "a"}]
+
+
 HIDES = [
     # What is open of a node whose gpumon is down is of before, its end as well.
     (alert("GpumonDown"), alert("ServingThermalThrottle", gpu="3")),
-    (alert("GpumonDown"), alert("GpuXidCritical", "critical", gpu="3")),
+    (alert("GpumonDown"), alert("ServingPowerThrottle", "info", gpu="3")),
+    (alert("GpumonTracesStopped"), alert("GpumonNodeWithoutTraces", "info")),
     (
         alert("ServingErrorBudgetBurn", "critical", model="m", slo="errors"),
         alert("ServingErrorBudgetBurn", model="m", slo="errors"),
@@ -96,12 +107,17 @@ HIDES = [
     (alert("GpuDriverMismatch", "critical"), alert("GpuMissing")),
     (alert("GpumonNvmlUnavailable"), alert("GpumonSourceFailing", source="gpu")),
     (alert("ServingThermalThrottle", gpu="3"), alert("ServingLatencyShift")),
-    (alert("ServingPageFaultBurst"), alert("ServingStraggler", gpu="1")),
+    (alert("ServingThermalThrottle", gpu="3"), alert("ServingStraggler", gpu="3")),
+    (alert("ServingCpuStarvation"), alert("ServingStarvedGpu", gpu="1")),
+    (alert("ServingPageFaultBurst"), alert("ServingLatencyShift")),
     (alert("ServingQueueBuildup"), alert("ServingLatencyShift")),
     (alert("ServingStraggler", gpu="6"), alert("ServingLatencyShift")),
 ]
 SHOWS = [
     (alert("GpumonDown"), alert("ServingThermalThrottle", node="b")),
+    # A warning hides nothing that pages.
+    (alert("GpumonDown"), alert("GpuXidCritical", "critical", gpu="3")),
+    (alert("GpumonDown"), alert("ServingProcessStopped", "critical")),
     # One that is of no node says nothing of alerts that are of none either.
     (
         {"alertname": "GpumonDown", "severity": "critical"},
@@ -112,6 +128,10 @@ SHOWS = [
     (alert("GpuLost", "critical", gpu="3"), alert("GpuPcieDegraded", gpu="4")),
     (alert("GpuLost", "critical", gpu="3"), alert("ServingLatencyShift")),
     (alert("ServingServerDown", "critical"), alert("ServingNumaRemote")),
+    # Another GPU's trouble, and what is of the node and tells of no rank.
+    (alert("ServingThermalThrottle", gpu="3"), alert("ServingStraggler", gpu="6")),
+    (alert("ServingThermalThrottle", gpu="3"), alert("ServingStarvedGpu", gpu="6")),
+    (alert("ServingPageFaultBurst"), alert("ServingStraggler", gpu="1")),
     (alert("ServingThermalThrottle", gpu="3"), alert("ServingQueueBuildup")),
     (alert("ServingThermalThrottle", gpu="3"), alert("ServingInterTokenBudgetBurn", model="m")),
     (alert("ServingThermalThrottle", gpu="3"), alert("ServingLatencyShift", node="b")),
