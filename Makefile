@@ -1,4 +1,4 @@
-# make demo    set up, then a simulated node of eight GPUs at http://127.0.0.1:9450/metrics
+# make demo    set up, then a simulated node of eight GPUs at http://127.0.0.1:9450
 # make test    set up, then every test
 # make check   set up, then what CI checks besides the tests
 # make docs    write what is generated anew: pages of docs/ and Grafana's dashboards
