@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 VIEWS = ("now", "latency", "why")
 STORY_S = 75.0
 """The throttling that begins at 40 s has its incident, and its requests are explained."""
-_PORT = re.compile(rb"url=http://127\.0\.0\.1:(\d+)/metrics")
+_PORT = re.compile(rb"http=listening url=\S+?:(\d+)/metrics")
 
 
 def main() -> int:
