@@ -16,7 +16,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
-VIEWS = ("now", "latency", "why")
+VIEWS = ("now", "why")
 STORY_S = 75.0
 """The throttling that begins at 40 s has its incident, and its requests are explained."""
 _PORT = re.compile(rb"http=listening url=\S+?:(\d+)/metrics")
