@@ -34,7 +34,7 @@ demo: $(READY)
 
 test: $(READY)
 	@scripts/system_packages.sh chromium
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff check
