@@ -36,7 +36,10 @@ SHOWN_ELSEWHERE = {
     "gpumon_span_values_rejected_total": "what they send is well-formed",
     **{metric.name: "nothing is passed on" for metric in GROUPS["forwarding and OTLP out"]},
     **{metric.name: "a simulated node has no kubelet" for metric in GROUPS["pods"]},
-    **{metric.name: "gpumon proxy is another process, with a page of its own" for metric in GROUPS["token-timing proxy"]},
+    **{
+        metric.name: "gpumon proxy is another process, with a page of its own"
+        for metric in GROUPS["token-timing proxy"]
+    },
 }
 """Where traces, pods and the proxy are tested."""
 
