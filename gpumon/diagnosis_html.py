@@ -1,17 +1,11 @@
 """``gpumon diagnose --html``: one file that shows a diagnosis in any browser, without network and without a server.
 
-What is told is ``explain.diagnosis.model.Diagnosis``. Every text is escaped; the page's policy lets no script run but
-the two that are in it, by their hashes, and nothing be loaded or sent. Plots are drawn by the JavaScript that comes
-with the package plotly (4.8 MB). But for the course of time, what they show is in tables as well: the page can be read
-without scripts.
+What is told is ``explain.diagnosis.model.Diagnosis``. Every text is escaped. But for the course of time, what plots
+show is in tables as well: the page can be read without scripts.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.resources
-import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -35,28 +29,16 @@ from gpumon.explain.diagnosis.model import (
     Surface,
 )
 from gpumon.markup import Html, begin, escaped, items, judged, table
+from gpumon.report_page import document
 from gpumon.shown import percent, shown, shown_clock, shown_duration, shown_seconds
 from gpumon.terminal import LONG, bound, printable, title_of
 
-_DRAW: Final = """"use strict";
-for (const [place, figure] of Object.entries(JSON.parse(document.getElementById("figures").textContent))) {
-  const options = {displayModeBar: false, responsive: true};
-  Plotly.newPlot(document.getElementById(place), figure.data, figure.layout, options);
-}
-"""
 _STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:64rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}h2 small{font-weight:normal;color:#666}
-.verdict{font-size:1.1rem}.verdict p:first-child{font-weight:600}.dim{color:#666}
-.scroll{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0}caption{text-align:left;color:#666}
-th,td{padding:.25rem .8rem .25rem 0;text-align:right;vertical-align:top;border-bottom:1px solid #e4e4e4}
-th.t,td.t{text-align:left}details{margin:.5rem 0}summary{cursor:pointer;color:#666}
-td:not(.t){white-space:nowrap}tr.mark td{background:#fdecea}
+caption{text-align:left;color:#666}details{margin:.5rem 0}summary{cursor:pointer;color:#666}
 td:first-child{min-width:6.5rem}td.t:nth-child(n+5){min-width:10rem}
 .plot{min-width:32rem}#plot-before-during{min-width:52rem}
 .bad,.critical{color:#b03a2e;font-weight:600}.suspect,.warning{color:#9a7d0a;font-weight:600}.ok{color:#1e8449}
 .unknown,.info{color:#666}.chip{display:inline-block;width:.8em;height:.8em;margin-right:.4em;border-radius:2px}
-code{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1rem .3rem}
 """
 
 
@@ -65,28 +47,14 @@ def page(said: Diagnosis, command: str, script: str | None = None) -> str:
 
     script: plotly's; None: that of its package, empty: there are no plots then.
     """
-    plots = figures(said) if script != "" else {}
-    if script is None:
-        script = plotly_script() if plots else ""
-    scripts = [script, _DRAW] if script and plots else []
-    plots = plots if scripts else {}
-    sources = " ".join(f"'sha256-{_hash(text)}'" for text in scripts) or "'none'"
-    policy = (
-        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+    return document(
+        f"{said.node}: why tokens were slow",
+        lambda plots: _sections(said, command, plots),
+        lambda: figures(said),
+        said.version,
+        style=_STYLE,
+        script=script,
     )
-    parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escaped(said.node)}: why tokens were slow</title><style>{_STYLE}</style></head><body>",
-        *_sections(said, command, plots),
-        f'<p class="dim">gpumon {escaped(said.version)}</p>',
-    ]
-    if scripts:
-        parts.append(f'<script type="application/json" id="figures">{_data(plots)}</script>')
-    parts += [f"<script>{text}</script>" for text in scripts]
-    return "\n".join([*parts, "</body></html>\n"])
 
 
 def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterable[str]:
@@ -127,10 +95,7 @@ def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterab
 
 def _head(said: Diagnosis) -> str:
     sentences = "".join(f"<p>{escaped(sentence, LONG)}</p>" for sentence in said.verdict)
-    return (
-        f"<h1>{escaped(said.node)}: why tokens were slow</h1>"
-        f'<p class="dim">{escaped(period(said), LONG)}</p><div class="verdict">{sentences}</div>'
-    )
+    return f'<p class="dim">{escaped(period(said), LONG)}</p><div class="verdict">{sentences}</div>'
 
 
 def _causes(causes: Sequence[CauseLost], period_s: float) -> str:
@@ -352,24 +317,3 @@ def _quality(links: Sequence[QualityLink]) -> str:
 
 def _plot(place_id: str, plots: dict[str, Figure]) -> str:
     return f'<div class="scroll"><div class="plot" id="{place_id}"></div></div>' if place_id in plots else ""
-
-
-def _data(plots: dict[str, Figure]) -> str:
-    """JSON that ends no script: what could is written as an escape, which is the same JSON."""
-    text = json.dumps(plots, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def plotly_script() -> str:
-    """plotly's JavaScript; empty where the package came without it."""
-    try:
-        text = (importlib.resources.files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
-    except (ModuleNotFoundError, OSError):
-        return ""
-    # As the browser reads it: what is hashed is what comes out of its parser.
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return "" if "</script" in text.lower() or "<!--" in text else text
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -14,9 +14,10 @@ import pytest
 
 from gpumon.catalogue import CAUSES
 from gpumon.diagnosis_figures import colours, figures
-from gpumon.diagnosis_html import page, plotly_script
+from gpumon.diagnosis_html import page
 from gpumon.explain.causes import LOAD, is_fault
 from gpumon.explain.diagnosis.model import Change, Diagnosis
+from gpumon.report_page import plotly_script
 from tests.diagnoses import HOSTILE, SINCE, TRACE, full, nothing
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}

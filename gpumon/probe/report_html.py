@@ -1,41 +1,22 @@
 """``gpumon probe --html``: one file that shows a run in any browser, without network and without a server.
 
-What is told is ``probe.model.Report``. Every text is escaped; the page's policy lets no script run but the two that are
-in it, by their hashes, and nothing be loaded or sent. Plots are drawn by the JavaScript of the package plotly; what
-they show is in tables as well.
+What is told is ``probe.model.Report``. Every text is escaped, and what plots show is in tables as well.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from gpumon.diagnosis_html import plotly_script
 from gpumon.markup import Html, begin, escaped, items, table
 from gpumon.probe.ladder import length_text
 from gpumon.probe.model import Report, Rung
 from gpumon.probe.words import MEANWHILE, TITLES, cells, change, meanwhile, refusals, setting, sides, verdict, watched
+from gpumon.report_page import document
 from gpumon.shown import shown_seconds, shown_time
 from gpumon.terminal import LONG
 
 Figure = dict[str, Any]
-_DRAW: Final = """"use strict";
-for (const [place, figure] of Object.entries(JSON.parse(document.getElementById("figures").textContent))) {
-  Plotly.newPlot(document.getElementById(place), figure.data, figure.layout, {displayModeBar: false, responsive: true});
-}
-"""
-_STYLE: Final = """
-body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:64rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem;margin-bottom:0}h2{font-size:1.2rem;margin:2.2rem 0 .5rem}h2 small{font-weight:normal;color:#666}
-.verdict{font-size:1.1rem}.verdict p:first-child{font-weight:600}.dim{color:#666}
-.scroll{overflow-x:auto}table{border-collapse:collapse;margin:.5rem 0}
-th,td{padding:.25rem .8rem .25rem 0;text-align:right;vertical-align:top;border-bottom:1px solid #e4e4e4}
-th.t,td.t{text-align:left}td:not(.t){white-space:nowrap}tr.mark td{background:#fdecea}
-code{font:13px/1.4 ui-monospace,monospace;background:#f4f4f4;padding:.1rem .3rem}
-"""
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#332288", "#882255")
 """Of the palettes of Okabe and Ito and of Tol, which those who see red and green alike tell apart."""
 _PLACES: Final = (
@@ -50,30 +31,13 @@ def page(said: Report, command: str, script: str | None = None) -> str:
 
     script: plotly's; None: that of its package, empty: there are no plots then.
     """
-    plots = figures(said) if script != "" else {}
-    if script is None:
-        script = plotly_script() if plots else ""
-    scripts = [script, _DRAW] if script and plots else []
-    plots = plots if scripts else {}
-    sources = " ".join(f"'sha256-{_hash(text)}'" for text in scripts) or "'none'"
-    policy = (
-        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+    return document(
+        f"{said.model or said.endpoint}: the ladder of prompt lengths",
+        lambda plots: _sections(said, command, plots),
+        lambda: figures(said),
+        said.version,
+        script=script,
     )
-    title = f"{said.model or said.endpoint}: the ladder of prompt lengths"
-    parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escaped(title, LONG)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escaped(title, LONG)}</h1>",
-        *_sections(said, command, plots),
-        f'<p class="dim">gpumon {escaped(said.version)}</p>',
-    ]
-    if scripts:
-        parts.append(f'<script type="application/json" id="figures">{_data(plots)}</script>')
-    parts += [f"<script>{text}</script>" for text in scripts]
-    return "\n".join([*parts, "</body></html>\n"])
 
 
 def figures(said: Report) -> dict[str, Figure]:
@@ -156,13 +120,3 @@ def _slowest(said: Report, command: str) -> str:
             )
         )
     return table(("Prompt", "at a time", "first token", "in all", "more"), rows, left=(0, 4))
-
-
-def _data(plots: dict[str, Figure]) -> str:
-    """JSON that ends no script: what could is written as an escape, which is the same JSON."""
-    text = json.dumps(plots, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

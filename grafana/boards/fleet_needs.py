@@ -27,7 +27,7 @@ _ECC, _FAILED, _PENDING, _RETIRING = (
 )
 _XID, _ACTION, _NVML = "XID", "recovery action", "NVML"
 
-TODO = {
+REMEDIES = {
     _LOST: "Drain the node; look for XID 79 or 119; reset the GPU, then power-cycle the node.",
     _MISSING: "NVML has fewer GPUs than the PCI bus: look in the kernel log for a GPU that did not come up.",
     _DOWN: "Is the node up? Does gpumon run there, and what does its log say? Nothing is known of its GPUs until then.",
@@ -101,7 +101,7 @@ def rows(made: Board) -> None:
         empty="nobody",
     )
     columns.linked(panel, "Node", "gpumon-node", "node", HANDED_ON)
-    columns.telling(panel, "What to do", TODO)
+    columns.telling(panel, "What to do", REMEDIES)
     for heading, pixels in (("Cluster", 100), ("Node", 150), ("GPU", 60), ("UUID", 330), ("Problem", 200)):
         columns.wide(panel, heading, pixels)
     made.row("Who needs somebody", (24, panel), height=7)

@@ -131,8 +131,8 @@ def test_a_healthy_node_is_no_row(tmp_path: Path) -> None:
 
 def test_what_to_do_is_said_of_every_grave_xid_and_every_recovery_action() -> None:
     grave = {f"XID {number}" for number, xid in XIDS.items() if xid.severity is not Severity.INFO}
-    assert {"NVML unavailable", "NVML stuck"} <= set(fleet_needs.TODO)
-    assert grave | {f"recovery action {number}" for number in RECOVERY} <= set(fleet_needs.TODO)
+    assert {"NVML unavailable", "NVML stuck"} <= set(fleet_needs.REMEDIES)
+    assert grave | {f"recovery action {number}" for number in RECOVERY} <= set(fleet_needs.REMEDIES)
 
 
 def test_what_is_asked_over_time_is_recorded_and_does_not_grow_with_nodes() -> None:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from gpumon.catalogue import CONTEXT_BUCKETS
+from gpumon.detect.growth import RATIO
 from gpumon.explain.diagnosis.figures import Floats, mean, quantile
 from gpumon.explain.diagnosis.model import ContextProfile, ContextRow
 from gpumon.explain.diagnosis.seen import Seen
@@ -21,8 +22,6 @@ from gpumon.requests.buckets import context_buckets
 
 ENGINES: Final = 8
 UNIT_TOKENS: Final = 8192.0
-CLIFF: Final = 2.5
-"""As ``detect.context_cliff``."""
 LEAST: Final = 20
 """Requests of both buckets for a cliff."""
 
@@ -53,7 +52,7 @@ def _profile(seen: Seen, engine: int, mine: np.ndarray[tuple[int], np.dtype[np.i
         taken_s = seen.duration_s[part]
         p95 = quantile(taken_s, 0.95) or 0.0
         growth = p95 / before[2] if before[0] == bucket - 1 and before[2] > 0 else None
-        if not cliff and growth is not None and growth > CLIFF and min(len(part), before[1]) >= LEAST:
+        if not cliff and growth is not None and growth > RATIO and min(len(part), before[1]) >= LEAST:
             cliff = CONTEXT_BUCKETS[bucket]
         rows.append(
             ContextRow(
