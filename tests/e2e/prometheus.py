@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
-import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from tests.e2e.peer import begin, end
 from tests.e2e.waiting import eventually
 
 _ADDRESS = re.compile(r'msg="Listening on" address=127\.0\.0\.1:(\d+)')
@@ -53,20 +52,16 @@ class Prometheus:
         config_path.write_text(
             json.dumps(config or {"scrape_configs": [_scrape_config(job) for job in jobs]})
         )  # is YAML
-        with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    binary,
-                    f"--config.file={config_path}",
-                    f"--storage.tsdb.path={folder / 'tsdb'}",
-                    "--web.listen-address=127.0.0.1:0",
-                    *flags,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-            )
+        self._process = begin(
+            [
+                binary,
+                f"--config.file={config_path}",
+                f"--storage.tsdb.path={folder / 'tsdb'}",
+                "--web.listen-address=127.0.0.1:0",
+                *flags,
+            ],
+            self._log_path,
+        )
         self._port = 0
 
     def __enter__(self) -> Self:
@@ -79,12 +74,7 @@ class Prometheus:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process)
 
     @property
     def pid(self) -> int:

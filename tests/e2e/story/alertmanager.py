@@ -6,7 +6,6 @@ import http.server
 import json
 import re
 import shutil
-import signal
 import subprocess
 import threading
 import urllib.request
@@ -15,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from tests.e2e.peer import begin, end
 from tests.e2e.waiting import eventually
 
 _ADDRESS = re.compile(r'msg="Listening on" address=127\.0\.0\.1:(\d+)')
@@ -52,20 +52,16 @@ class Alertmanager:
         self._log_path = folder / "alertmanager.log"
         self.config_path = folder / "alertmanager.yml"
         self.config_path.write_text(json.dumps(config))  # JSON is YAML
-        with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    binary,
-                    f"--config.file={self.config_path}",
-                    f"--storage.path={folder / 'data'}",
-                    "--web.listen-address=127.0.0.1:0",
-                    "--cluster.listen-address=",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-            )
+        self._process = begin(
+            [
+                binary,
+                f"--config.file={self.config_path}",
+                f"--storage.path={folder / 'data'}",
+                "--web.listen-address=127.0.0.1:0",
+                "--cluster.listen-address=",
+            ],
+            self._log_path,
+        )
         self._port = 0
 
     def __enter__(self) -> Self:
@@ -78,12 +74,7 @@ class Alertmanager:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        end(self._process)
 
     @property
     def address(self) -> str:
