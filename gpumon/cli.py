@@ -31,8 +31,10 @@ API_VARIABLES = frozenset({"GPUMON_API_USER", "GPUMON_API_PASSWORD", "GPUMON_API
 """Of whoever asks a running gpumon, as ``api_client`` has them: no part of the configuration."""
 PROBE_KEY = "GPUMON_PROBE_API_KEY"
 """Of the server that is probed: likewise."""
+_LEVEL = "GPUMON_LOG__LEVEL"
+"""Of the configuration; commands that have none, nor the option, take this much from it."""
 _TIME = re.compile(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh]?)", re.ASCII)
-_Command = TypeVar("_Command", bound=Callable[..., object])
+_Function = TypeVar("_Function", bound=Callable[..., object])
 
 _OPTIONS = (
     click.option(
@@ -60,21 +62,21 @@ class _Range(click.FloatRange):
         return number
 
 
-def _configured(command: _Command) -> _Command:
+def _configured(command: _Function) -> _Function:
     """The options that every command with a configuration shares."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def _with_file(command: _Command) -> _Command:
+def _with_file(command: _Function) -> _Function:
     """The configuration's file and the log's options alone, for commands that neither watch nor listen."""
     for option in (*reversed(_OPTIONS[-2:]), _OPTIONS[0]):
         command = option(command)
     return command
 
 
-def _asking(command: _Command) -> _Command:
+def _asking(command: _Function) -> _Function:
     """Whom to ask, for commands that ask a running gpumon."""
     command = click.option("--ca", type=click.Path(path_type=Path, dir_okay=False), help="Whom to trust for TLS.")(
         command
@@ -82,7 +84,22 @@ def _asking(command: _Command) -> _Command:
     return click.option("--url", metavar="URL", help="Of a running gpumon; default: http://127.0.0.1:9450.")(command)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Command(click.Command):
+    """Leaves word of what was called: a fault is told by whoever called ``main``."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As it is."""
+        ctx.ensure_object(list).append(ctx)
+        return super().invoke(ctx)
+
+
+class _Commands(click.Group):
+    """Of such."""
+
+    command_class = _Command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gpumon", message="%(prog)s %(version)s")
 def commands() -> None:
     """Tells you why a token was slow: GPU, host and inference on one clock."""
@@ -624,8 +641,9 @@ def main(arguments: list[str] | None = None) -> int:
     """The program. Returns the exit code; nothing but that leaves it."""
     # Before numpy is loaded: its matrix library starts a thread on every CPU, which first spins and then does nothing.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    called: list[click.Context] = []
     try:
-        code = commands.main(arguments, prog_name="gpumon", standalone_mode=False)
+        code = commands.main(arguments, prog_name="gpumon", standalone_mode=False, obj=called)
         if sys.stdout is not None:
             sys.stdout.flush()
     except click.ClickException as err:
@@ -637,9 +655,12 @@ def main(arguments: list[str] | None = None) -> int:
         _complain("interrupted")
         return 1
     except Exception as err:  # noqa: BLE001 - the last resort: its user gets a sentence
-        debug = logging.getLogger().isEnabledFor(logging.DEBUG)
+        options = called[-1].params if called else {}
+        levels = (options.get("log_level"), os.environ.get(_LEVEL))
+        debug = logging.getLogger().isEnabledFor(logging.DEBUG) or "debug" in levels
         bug = "" if isinstance(err, OSError) else f"{type(err).__name__}: "
-        _complain(f"{bug}{err}{' (--log-level debug shows where)' if bug and not debug else ''}")
+        how = "--log-level debug" if "log_level" in options else f"{_LEVEL}=debug"
+        _complain(f"{bug}{err}{f' ({how} shows where)' if bug and not debug else ''}")
         if debug:
             traceback.print_exc()
         return 1

@@ -48,6 +48,13 @@ ENVIRONMENT_PREFIX = "GPUMON_"
 COMM_BYTES = 15
 """What the kernel keeps of a command name."""
 _LABEL_KEY = re.compile(r"(?:[a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_CREDENTIALS = re.compile(
+    r"(?:.*-)?(?:authorization|authentication|cookie2?|credentials?|jwt|assertion|oidc-data|passwd|password"
+    r"|auth|secret|[a-z]*token|(?:api|access|auth|functions|license|private|secret|subscription)-?key)",
+    re.ASCII | re.IGNORECASE,
+)
+_FIELD_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}", re.ASCII)
+_FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,252})")
 
 
@@ -132,10 +139,34 @@ def _in_order(section: BaseModel, low: str, high: str) -> None:
         raise ValueError(f"{low} = {low_value:g} is above {high} = {high_value:g}: expected it at or below")
 
 
+def holds_credentials(name: str) -> bool:
+    """Whether a header of this name is there to let somebody in: its value is shown nowhere."""
+    return _CREDENTIALS.fullmatch(name) is not None
+
+
+def _check_no_credentials(name: str) -> str:
+    if holds_credentials(name):
+        raise ValueError("it holds credentials, and what it says would be sent with every trace")
+    return name
+
+
+def _check_fields(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _FIELD_NAME.fullmatch(name):
+            raise ValueError(f"{shown(name)} is not the name of a header")
+        if not _FIELD_VALUE.fullmatch(value):
+            raise ValueError(f"the value of {name} is not one line of printable Latin-1")
+    return headers
+
+
 class _Expect(NamedTuple):
     """What a value must look like, in words, for errors and docs."""
 
     words: str
+
+
+class _Secret(NamedTuple):
+    """Marks a value that errors do not show."""
 
 
 def parse_ports(text: str) -> range:
@@ -169,6 +200,7 @@ _Path = Annotated[
     Path, Field(strict=False), BeforeValidator(_check_not_empty), AfterValidator(_check_path), _Expect("a path")
 ]
 _Server = Annotated[str, AfterValidator(_check_server)]
+_Fields = Annotated[dict[str, str], AfterValidator(_check_fields), _Secret(), _Expect("a map of texts")]
 _LabelKeys = Annotated[
     tuple[Annotated[str, AfterValidator(_check_label_key)], ...],
     Field(strict=False, max_length=32),
@@ -464,9 +496,7 @@ class EndpointConfig(_Section):
         default=None, description="Where to send. null: nowhere.", pattern=r"^https?://[^\s/]+(/\S*)?$"
     )
     protocol: Literal["grpc", "http"] = Field(default="grpc", description="OTLP/gRPC or OTLP/HTTP.")
-    headers: Annotated[dict[str, str], _Expect("a map of texts")] = Field(
-        default={}, description="Sent with every request, such as `authorization`."
-    )
+    headers: _Fields = Field(default={}, description="Sent with every request, such as `authorization`.")
     gzip: bool = Field(default=True, description="Compress what is sent.")
     ca: Annotated[_Path | None, _Expect("a path or null")] = Field(
         default=None, description="Certificate authorities for an https endpoint; null: the system's."
@@ -606,7 +636,12 @@ class RecorderConfig(_Section):
         return self
 
 
-_HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$"), _Expect("the name of a header")]
+_HeaderName = Annotated[
+    str,
+    Field(pattern=r"^[A-Za-z0-9-]{1,64}$"),
+    AfterValidator(_check_no_credentials),
+    _Expect("the name of a header"),
+]
 
 
 class ProxyConfig(_Section):
@@ -628,9 +663,7 @@ class ProxyConfig(_Section):
         description="gpumon's OTLP/HTTP receiver, for the traces. null: none are sent.",
         pattern=r"^https?://[^\s/]+(/\S*)?$",
     )
-    otlp_headers: Annotated[dict[str, str], _Expect("a map of texts")] = Field(
-        default={}, description="Sent with every batch of traces, such as `authorization`."
-    )
+    otlp_headers: _Fields = Field(default={}, description="Sent with every batch of traces, such as `authorization`.")
     otlp_ca: Annotated[_Path | None, _Expect("a path or null")] = Field(
         default=None, description="Certificate authorities for an https receiver; null: the system's."
     )
@@ -744,6 +777,11 @@ class Key(NamedTuple):
     @property
     def flag(self) -> str | None:
         return next((flag for flag, path in FLAGS.items() if path == self.path), None)
+
+    @property
+    def secret(self) -> bool:
+        """Whether errors must not show the value."""
+        return any(isinstance(item, _Secret) for item in self.field.metadata)
 
     @property
     def expected(self) -> str:

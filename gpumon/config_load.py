@@ -122,7 +122,7 @@ def _take_text(key: Key, text: str, origin: str, given: dict[str, _Given]) -> It
         try:
             data = parse_yaml(text, origin).plain()
         except YamlError:
-            yield f"{key.path} = {shown(text)} ({origin}): expected {key.expected}"
+            yield f"{key.path}{_got(key, text)} ({origin}): expected {key.expected}"
             return
     given[key.path] = _Given(data, origin)
 
@@ -144,9 +144,13 @@ def _problems(err: ValidationError, known: Mapping[str, Key], given: Mapping[str
         item = "".join(f"[{part if isinstance(part, int) else _word(part)}]" for part in error["loc"][2:])
         value = error["input"] if item else given[path].data
         yield (
-            f"{path}{item} = {shown(value)} ({given[path].origin}): expected {known[path].expected}"
+            f"{path}{item}{_got(known[path], value)} ({given[path].origin}): expected {known[path].expected}"
             f"{': ' if detail else ''}{detail}"
         )
+
+
+def _got(key: Key, value: object) -> str:
+    return "" if key.secret else f" = {shown(value)}"
 
 
 def _near(word: str, words: Mapping[str, object]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,7 +193,37 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Fail:
 
 def test_an_unexpected_error_is_one_line_and_exit_code_1(invoke: Invoke, failing: Fail) -> None:
     failing(ZeroDivisionError("no rings"))
-    assert invoke("metrics") == (1, "", "gpumon: ZeroDivisionError: no rings (--log-level debug shows where)\n")
+    hint = "GPUMON_LOG__LEVEL=debug shows where"
+    assert invoke("metrics") == (1, "", f"gpumon: ZeroDivisionError: no rings ({hint})\n")
+
+
+_REQUIRED = {
+    "record": ["file"],
+    "replay": ["file"],
+    "simulate": ["demo"],
+    "explain": ["1" * 32],
+    "probe": ["--endpoint", "http://127.0.0.1:1", "--ladder", "8k"],
+}
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands.commands))
+def test_the_hint_of_every_command_shows_where(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def fail(**_: object) -> None:
+        raise ZeroDivisionError("no rings")
+
+    monkeypatch.setattr(cli.commands.commands[name], "callback", fail)
+    command = [name, *_REQUIRED.get(name, [])]
+    code, _, err = invoke(*command)
+    told = re.fullmatch(r"gpumon: ZeroDivisionError: no rings \((.+) shows where\)\n", err)
+    assert told is not None
+    variable, _, value = told[1].partition("=")
+    if value:
+        monkeypatch.setenv(variable, value)
+    else:
+        command += variable.split()
+    code, _, err = invoke(*command)
+    assert code == 1
+    assert err.startswith("gpumon: ZeroDivisionError: no rings\nTraceback ")
 
 
 def test_an_unexpected_error_shows_where_at_debug_level(

@@ -450,6 +450,15 @@ def check_outcome(file: Path | None, environ: dict[str, str]) -> None:
     [
         ("proxy: {upstream: 'server:8000'}", "expected http(s)://HOST:PORT, perhaps with a path"),
         ("proxy: {tenant_header: 'x tenant'}", "expected the name of a header"),
+        *(
+            (f"proxy: {{{key}: {name}}}", f'proxy.{key} = "{name}"')
+            for key in ("tenant_header", "inference_header")
+            for name in (
+                *("authorization", "Proxy-Authorization", "cookie", "x-api-key", "api-key", "apikey", "X-Auth-Token"),
+                *("ocp-apim-subscription-key", "x-goog-iap-jwt-assertion", "x-amzn-oidc-accesstoken"),
+            )
+        ),
+        ("proxy: {tenant_header: cookie}", "it holds credentials, and what it says would be sent with every trace"),
         ("proxy: {inject: token:20ms}", "expected a list of at most 16 rules"),
         ("proxy: {service_name: ''}", "expected a text of 1 to 128 characters"),
         ("proxy: {peek_bytes: 1}", "expected a whole number from 1024 to 67108864"),
@@ -459,3 +468,48 @@ def check_outcome(file: Path | None, environ: dict[str, str]) -> None:
 def test_of_the_proxy_what_cannot_be_is_refused_with_what_was_expected(text: str, words: str, tmp_path: Path) -> None:
     (problem,) = problems_of(text, tmp_path)
     assert words in problem
+
+
+@pytest.mark.parametrize("name", ["x-tenant-id", "x-key-account", "x-token-budget", "x-authored-by", "openai-project"])
+def test_headers_that_hold_no_credentials_may_name_the_tenant(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "gpumon.yaml"
+    path.write_text(f"proxy: {{tenant_header: {name}}}")
+    assert load(path, {}, {}).proxy.tenant_header == name
+
+
+@pytest.mark.parametrize("key", ["proxy.otlp_headers", "forward.headers", "export.headers"])
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ('{x-key: "s3cret\\r\\nX: y"}', "the value of x-key is not one line of printable Latin-1"),
+        ('{x-key: "s3cret\\n"}', "the value of x-key is not one line of printable Latin-1"),
+        ('{x-key: "s3cret€"}', "the value of x-key is not one line of printable Latin-1"),
+        ('{"x-key\\r\\nX": s3cret}', '"x-key\\r\\nX" is not the name of a header'),
+        ('{"x key": s3cret}', '"x key" is not the name of a header'),
+        ('{"": s3cret}', '"" is not the name of a header'),
+        ('{"ключ": s3cret}', "is not the name of a header"),
+        ("{x-key: [s3cret]}", "headers[x-key] ("),
+        ("s3cret", "expected a map of texts"),
+    ],
+)
+def test_a_header_that_cannot_be_sent_is_named_and_what_it_says_is_not(
+    key: str, headers: str, words: str, tmp_path: Path
+) -> None:
+    section, name = key.split(".")
+    (problem,) = problems_of(f"{section}: {{{name}: {headers}}}", tmp_path)
+    assert problem.startswith(key)
+    assert words in problem
+    assert "s3cret" not in problem
+
+
+def test_a_header_in_latin_1_can_be_sent(tmp_path: Path) -> None:
+    path = tmp_path / "gpumon.yaml"
+    path.write_text('proxy: {otlp_headers: {Authorization: "Bearer caf\u00e9\tx"}}', encoding="utf-8")
+    assert load(path, {}, {}).proxy.otlp_headers == {"Authorization": "Bearer caf\u00e9\tx"}
+
+
+def test_headers_from_the_environment_that_are_no_yaml_are_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"GPUMON_PROXY__OTLP_HEADERS": "{x-key: 's3cret"}, {})
+    assert str(caught.value).startswith("proxy.otlp_headers (GPUMON_PROXY__OTLP_HEADERS): expected a map of texts")
+    assert "s3cret" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import os
 import re
@@ -142,6 +143,22 @@ def test_ci_runs_tests_and_checks_without_input() -> None:
     lines = (ROOT / ".ci/run").read_text().splitlines()
     assert lines[-2:] == ["make test", "make check"]
     assert "exec </dev/null" in lines
+
+
+def test_no_case_has_a_name_with_the_time_in_it() -> None:
+    """Two workers that collect in different seconds would not find the same tests."""
+    timed = [
+        f"{path}:{call.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for decorator in function.decorator_list
+        for call in ast.walk(decorator)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) == "gzip.compress"
+        and "mtime" not in {keyword.arg for keyword in call.keywords}
+    ]
+    assert not timed
 
 
 def test_no_file_names_a_package_registry() -> None:

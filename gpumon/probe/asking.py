@@ -2,8 +2,9 @@
 
 A token's time is that of the piece of the stream which completes its event; events without output (a role, a comment,
 the usage) have none. Temperature is 0, the answer is streamed, and usage is asked for: lengths are the server's where
-it tells them. Each request is a trace of its own, told in ``traceparent``, by which spans of the server, or of gpumon's
-proxy, can be found. Nothing of a prompt or an answer is kept; of an error the server's words, cut, without the key.
+it tells them. An answer of more tokens than were asked for is cut: some servers know no ``max_tokens``. Each request is
+a trace of its own, told in ``traceparent``, by which spans of the server, or of gpumon's proxy, can be found. Nothing
+of a prompt or an answer is kept; of an error the server's words, cut, without the key.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpumon.api_client import error_detail
+from gpumon.probe.counting import read_counts, tokens_at_least
 from gpumon.probe.endpoint import Endpoint, Interface
 from gpumon.probe.exchange import Exchange, ExchangeError, NowNs
-from gpumon.proxy.answers import Told, Usage, read_event
+from gpumon.probe.masking import shown
+from gpumon.proxy.answers import Told, read_event
 from gpumon.proxy.http_head import Framing, ResponseHead, write_head
 from gpumon.proxy.sse import EVENT_BYTES, SseSplitter, data_of
 from gpumon.proxy.trace_context import trace_context
-from gpumon.terminal import printable
 
 OK: Final = "ok"
 TOO_LONG: Final = "context_too_long"
+OVER: Final = "over_max_tokens"
+SLACK: Final = 16
+"""Tokens that an answer may have beyond those asked for: some servers make several at a time."""
 GONE: Final = frozenset({"connect", "closed"})
 """Reasons that a server has which is no more."""
+Admits = Callable[[int], bool]
 _ERROR_BYTES: Final = 64 << 10
 _SAID_MAX: Final = 200
 _CONTEXT_STATUS: Final = frozenset({400, 413, 422, 500})
@@ -60,6 +66,8 @@ class Answer:
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     sent: bool = False
+    came: int = 0
+    """Tokens at least, by the events and how long they are."""
 
     @property
     def is_ok(self) -> bool:
@@ -69,6 +77,11 @@ class Answer:
     def tokens(self) -> int:
         """Made: as the server counts them, or as many as came."""
         return self.completion_tokens if self.completion_tokens is not None else len(self.token_ns)
+
+    @property
+    def most_tokens(self) -> int:
+        """The larger of what the server says that it made and what came: what is charged."""
+        return max(self.tokens, self.came)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +116,14 @@ class Asker:
         """An answer to be, with its trace id."""
         return Answer(trace_context(None, self._random_bytes).trace_id.hex(), words)
 
-    async def ask(self, answer: Answer, text: str, max_tokens: int | None = None) -> None:
+    async def ask(self, answer: Answer, text: str, max_tokens: int | None = None, admits: Admits | None = None) -> None:
         """Fills the answer; raises nothing but what cancels it, and has told by then what came so far.
 
-        max_tokens: instead of the wish's.
+        max_tokens: instead of the wish's. admits: whether so many tokens beyond those may be spent.
         """
+        most = max_tokens or self._wish.max_tokens
         exchange = Exchange(self._endpoint, self._tls, self._now_ns)
-        request = self._request(answer.trace_id, text, max_tokens or self._wish.max_tokens)
+        request = self._request(answer.trace_id, text, most)
         try:
             async with asyncio.timeout(self._wish.timeout_s):
                 await exchange.open()
@@ -117,13 +131,14 @@ class Asker:
                 answer.sent = True
                 head = await exchange.head()
                 if head.status == 200 and _media_type(head) == b"text/event-stream":
-                    await _read_stream(exchange, head, answer, began_ns)
+                    reading = _Reading(exchange, head, answer, began_ns)
+                    await reading.read(most, admits)
                 else:
                     await self._read_refusal(exchange, head, answer)
         except TimeoutError:
             answer.outcome = "timeout"
         except ExchangeError as error:
-            answer.outcome, answer.said = error.reason, str(error)
+            answer.outcome, answer.said = error.reason, self._shown(str(error))
         finally:
             exchange.close()
 
@@ -172,9 +187,7 @@ class Asker:
 
     def _shown(self, said: str) -> str:
         """The server's words, harmless, and without the key if it sends that back."""
-        if self._endpoint.key:
-            said = said.replace(self._endpoint.key, "***")
-        return printable(said, _SAID_MAX)
+        return shown(said, self._endpoint.key, _SAID_MAX)
 
 
 def request_bytes(endpoint: Endpoint, method: str, path: str, body: bytes = b"", traceparent: str = "") -> bytes:
@@ -194,41 +207,63 @@ def request_bytes(endpoint: Endpoint, method: str, path: str, body: bytes = b"",
     return write_head(f"{method} {endpoint.target(path)} HTTP/1.1".encode(), headers) + body
 
 
-async def _read_stream(exchange: Exchange, head: ResponseHead, answer: Answer, began_ns: int) -> None:
-    splitter = SseSplitter()
-    finished = False
-    async for piece in exchange.pieces(head):
-        at_ns = piece.at_ns - began_ns
-        for event in splitter.feed(piece.data):
-            data = data_of(event)
-            if not data:
-                continue
-            if data == b"[DONE]":
-                _end(answer, finished=True)
-                return
-            told = read_event(data, names=False)
-            if told.malformed or len(event) > EVENT_BYTES or splitter.oversized:
-                answer.outcome, answer.said = "malformed", "an event that is no JSON object"
-                return
-            if told.error:
-                is_context = not answer.token_ns and _CONTEXT.search(data[:_ERROR_BYTES].decode("utf-8", "replace"))
-                answer.outcome = TOO_LONG if is_context else told.error
-                return
-            _take(answer, told, at_ns)
-            finished = finished or bool(told.finish)
-    # Where the end of the body is told, it has not been cut: some servers say no more than that.
-    _end(answer, finished=finished or head.framing is not Framing.EOF)
+class _Reading:
+    """Of one answer that is a stream."""
+
+    def __init__(self, exchange: Exchange, head: ResponseHead, answer: Answer, began_ns: int) -> None:
+        self._exchange = exchange
+        self._head = head
+        self._answer = answer
+        self._began_ns = began_ns
+        self._beyond = 0
+        """Tokens more than asked for that were admitted."""
+
+    async def read(self, most: int, admits: Admits | None) -> None:
+        """Until it ends, or has more than ``most`` tokens and it is not admitted, or is no longer slack."""
+        answer, splitter, finished = self._answer, SseSplitter(), False
+        async for piece in self._exchange.pieces(self._head):
+            for event in splitter.feed(piece.data):
+                data = data_of(event)
+                if not data:
+                    continue
+                if data == b"[DONE]":
+                    _end(answer, finished=True)
+                    return
+                told = read_event(data, names=False)
+                if told.malformed or len(event) > EVENT_BYTES or splitter.oversized:
+                    answer.outcome, answer.said = "malformed", "an event that is no JSON object"
+                    return
+                if told.error:
+                    is_context = not answer.token_ns and _CONTEXT.search(data[:_ERROR_BYTES].decode("utf-8", "replace"))
+                    answer.outcome = TOO_LONG if is_context else told.error
+                    return
+                _take(answer, told, data, piece.at_ns - self._began_ns)
+                if not self._is_within(most, admits):
+                    answer.outcome = OVER
+                    answer.said = f"{answer.most_tokens:,} tokens came where {most:,} were asked for: cut off there"
+                    return
+                finished = finished or bool(told.finish)
+        # Where the end of the body is told, it has not been cut: some servers say no more than that.
+        _end(answer, finished=finished or self._head.framing is not Framing.EOF)
+
+    def _is_within(self, most: int, admits: Admits | None) -> bool:
+        beyond = self._answer.most_tokens - most
+        if beyond <= self._beyond:
+            return True
+        more, self._beyond = beyond - self._beyond, beyond
+        return (admits is None or admits(more)) and beyond <= SLACK
 
 
-def _take(answer: Answer, told: Told, at_ns: int) -> None:
+def _take(answer: Answer, told: Told, data: bytes, at_ns: int) -> None:
     if told.tokens:
         answer.token_ns.append(at_ns)
         answer.end_ns = at_ns
-    usage: Usage | None = told.usage
-    if usage is not None:
-        answer.prompt_tokens = usage.prompt if usage.prompt is not None else answer.prompt_tokens
-        answer.completion_tokens = usage.completion if usage.completion is not None else answer.completion_tokens
-        answer.cached_tokens = usage.cached if usage.cached is not None else answer.cached_tokens
+        answer.came += tokens_at_least(data)
+    if told.usage is not None:
+        counts = read_counts(data, answer.words)
+        answer.prompt_tokens = counts.prompt if counts.prompt is not None else answer.prompt_tokens
+        answer.completion_tokens = counts.completion if counts.completion is not None else answer.completion_tokens
+        answer.cached_tokens = counts.cached if counts.cached is not None else answer.cached_tokens
 
 
 def _end(answer: Answer, *, finished: bool) -> None:
@@ -248,9 +283,10 @@ def _words_of(body: bytes) -> str:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
-        return body[:_SAID_MAX].decode("utf-8", "replace")
+        return body[:_ERROR_BYTES].decode("utf-8", "replace")
     error = said.get("error", said) if isinstance(said, dict) else said
     parts = [error] if isinstance(error, str) else []
     if isinstance(error, dict):
-        parts = [str(error[name]) for name in ("message", "type", "error_type", "code") if error.get(name)]
+        named = (error.get(name) for name in ("message", "type", "error_type", "code"))
+        parts = [str(each) for each in named if each and isinstance(each, str | int | float)]
     return "; ".join(parts) or error_detail(body)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from gpumon.probe.asking import GONE, OK, TOO_LONG, Answer
+from gpumon.probe.asking import GONE, OK, OVER, TOO_LONG, Admits, Answer
 from gpumon.probe.budget import Budget
 from gpumon.probe.exchange import NowNs
 from gpumon.probe.ladder import Cell
@@ -43,6 +43,8 @@ class Ended(StrEnum):
     DONE = "done"
     REFUSED = "refused"
     """The server answered none of the short requests before the ladder."""
+    ENDLESS = "server_endless"
+    """It makes more tokens than it is asked for, of the short requests already."""
     BUDGET_TOKENS = "budget_tokens"
     BUDGET_TIME = "budget_s"
     GONE = "server_gone"
@@ -68,7 +70,7 @@ class Asks(Protocol):
 
     def start(self, words: int) -> Answer: ...
 
-    async def ask(self, answer: Answer, text: str, max_tokens: int | None = None) -> None: ...
+    async def ask(self, answer: Answer, text: str, max_tokens: int | None, admits: Admits) -> None: ...
 
 
 class Watch(Protocol):
@@ -170,7 +172,8 @@ class Climb:
                 return
             # One token may well be no text, or the end of it.
             if answer.outcome not in (OK, "empty", TOO_LONG):
-                self._stop = Ended.GONE if answer.outcome in GONE else Ended.REFUSED
+                refused = Ended.ENDLESS if answer.outcome == OVER else Ended.REFUSED
+                self._stop = Ended.GONE if answer.outcome in GONE else refused
                 self.failure = answer
                 return
 
@@ -229,14 +232,24 @@ class Climb:
             self._stop = self._stop or Ended.BUDGET_TOKENS
             return None
         answer = self._asks.start(text.count(" ") + 1)
+        held = most
+
+        def admits(beyond: int) -> bool:
+            nonlocal held
+            held += beyond
+            is_left = self._budget.hold_anyway(beyond)
+            if not is_left:
+                self._stop = self._stop or Ended.BUDGET_TOKENS
+            return is_left
+
         try:
-            await self._asks.ask(answer, text, max_tokens)
+            await self._asks.ask(answer, text, max_tokens, admits)
         except asyncio.CancelledError:
             if cut is not None:
                 cut.append(answer)
             raise
         finally:
-            self._budget.settle(most, _took(answer, cell.aim))
+            self._budget.settle(held, _took(answer, cell.aim))
         self.learn(answer.words, answer.prompt_tokens)
         self._in_row = self._in_row + 1 if answer.outcome in GONE else 0
         if self._in_row >= GONE_AFTER:
@@ -249,7 +262,7 @@ def _took(answer: Answer, aim: int) -> int:
     refused = answer.outcome == TOO_LONG or answer.outcome.startswith("http_") or answer.outcome == "redirect"
     if not answer.sent or refused:
         return 0
-    return (answer.prompt_tokens if answer.prompt_tokens is not None else aim) + answer.tokens
+    return (answer.prompt_tokens if answer.prompt_tokens is not None else aim) + answer.most_tokens
 
 
 def succeeded(each: Climbed) -> list[Answer]:

@@ -31,6 +31,7 @@ from gpumon.probe.climbing import Climb, Ended
 from gpumon.probe.ladder import Cell, length_text
 from gpumon.probe.lag import Lag
 from gpumon.probe.late import Explained, explained
+from gpumon.probe.masking import shown
 from gpumon.probe.model import Report
 from gpumon.probe.models import ModelError, only_model
 from gpumon.probe.prompts import Prompts
@@ -42,6 +43,8 @@ from gpumon.probe.wish import Plan, Wish, WishError, announcement, plan
 from gpumon.terminal import console_for
 
 _WATCH_TIMEOUT_S: Final = 5.0
+_MODEL_MAX: Final = 256
+"""Characters of a model's name that are shown."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -144,7 +147,7 @@ async def _run(wish: Wish, made: Plan, tls: ssl.SSLContext | None, api: Api | No
     told = Told(
         wish=wish,
         plan=made,
-        model=model,
+        model=shown(model, made.endpoint.key, _MODEL_MAX),
         started=started,
         spent_tokens=budget.spent,
         climb=climb,

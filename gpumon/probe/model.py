@@ -155,7 +155,7 @@ class Report(_Said):
     cached: bool = Field(description="Whether the prompts were meant to be found in the prefix cache.")
     lengths_from: Counted = Field(description="Whether the server counts prompts, or lengths are as aimed at.")
     tokens_from: Literal["usage", "chunks"] = Field(description="Whether the server counts the tokens it makes.")
-    ended: Literal["done", "refused", "budget_tokens", "budget_s", "server_gone", "interrupted"]
+    ended: Literal["done", "refused", "server_endless", "budget_tokens", "budget_s", "server_gone", "interrupted"]
     failure: str = Field(description="Why the server is taken for gone, or refuses; else empty.")
     budget: Spent
     gpumon: str | None = Field(description="Which one was asked what GPU and host were doing.")

@@ -10,11 +10,14 @@ from typing import Final
 from gpumon.probe.asking import request_bytes
 from gpumon.probe.endpoint import Endpoint
 from gpumon.probe.exchange import Exchange, ExchangeError, NowNs
-from gpumon.terminal import printable
+from gpumon.probe.masking import shown
+from gpumon.terminal import NAME_MAX
 
 TIMEOUT_S: Final = 15.0
 _BODY_BYTES: Final = 4 << 20
 _SHOWN: Final = 8
+_NAME_MAX: Final = 1024
+"""Characters of a name that goes into every request."""
 
 
 class ModelError(Exception):
@@ -37,24 +40,24 @@ async def only_model(endpoint: Endpoint, tls: ssl.SSLContext | None, now_ns: Now
     except TimeoutError as error:
         raise ModelError(f"{endpoint}/models: no answer within {TIMEOUT_S:g} s") from error
     except ExchangeError as error:
-        raise ModelError(f"{endpoint}/models: {error.reason}: {error}") from error
+        raise ModelError(f"{endpoint}/models: {error.reason}: {shown(str(error), endpoint.key, NAME_MAX)}") from error
     finally:
         exchange.close()
     if head.status != 200:
         raise ModelError(f"{endpoint}/models answers HTTP {head.status}; --model says which one to ask")
     names = parse_models(body)
     if len(names) != 1:
-        known = ", ".join(printable(name) for name in names[:_SHOWN]) or "none"
+        known = ", ".join(shown(name, endpoint.key, NAME_MAX) for name in names[:_SHOWN]) or "none"
         raise ModelError(f"{endpoint} has {len(names)} models ({known}); --model says which one to ask")
     return names[0]
 
 
 def parse_models(body: bytes) -> list[str]:
-    """Their ids, each once; none of what is no such list."""
+    """Their ids, each once, but those that are no names; none of what is no such list."""
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
         return []
     data = said.get("data") if isinstance(said, dict) else None
     ids = [each.get("id") for each in data if isinstance(each, dict)] if isinstance(data, list) else []
-    return list(dict.fromkeys(name for name in ids if isinstance(name, str) and name))
+    return list(dict.fromkeys(name for name in ids if isinstance(name, str) and 0 < len(name) <= _NAME_MAX))

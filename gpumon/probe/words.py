@@ -37,6 +37,7 @@ _STATES: Final = {
 _ENDED: Final = {
     "refused": "The server refuses",
     "server_gone": "The server is gone",
+    "server_endless": "The server makes more tokens than it is asked for",
     "budget_tokens": "The budget of tokens is used up: what follows is what was measured until then.",
     "budget_s": "The time is up: what follows is what was measured until then.",
     "interrupted": "Interrupted: what follows is what was measured until then.",

@@ -18,19 +18,23 @@ from typing import Final, cast
 from gpumon.proxy.exchange import Exchange
 from gpumon.proxy.http_body import BodyReader, body_reader
 from gpumon.proxy.http_head import (
+    ERROR_HEADER,
     HEAD_BYTES,
     Header,
     HeadError,
     RequestHead,
+    check_request_beginning,
     parse_request,
     wants_websocket,
     write_head,
 )
-from gpumon.proxy.routes import Kind
+from gpumon.proxy.loops import end_of
+from gpumon.proxy.routes import Kind, leaves_prefix
 from gpumon.proxy.shared import Shared
 
-ERROR_HEADER: Final = b"x-gpumon-proxy-error"
-"""Of answers that are the proxy's own."""
+_BLANK_BYTES: Final = 32
+"""Most of the empty lines before a head."""
+_CODES: Final = {403: "outside_prefix", 501: "unsupported", 505: "unsupported", 508: "loop"}
 _LARGE_CHUNK: Final = 16 << 10
 _CRLF: Final = b"\r\n"
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -43,6 +47,10 @@ class ClientConnection(asyncio.Protocol):
         self._shared = shared
         self._held = b""
         """Of a head that is not complete."""
+        self._begun = False
+        """Whether anything has come of the next request, were it an empty line."""
+        self._blank_bytes = 0
+        """Of empty lines before it."""
         self._reader: BodyReader | None = None
         self._exchange: Exchange | None = None
         self._keeps = True
@@ -184,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._transport.is_closing() or self._lingers:
             if since_s > (limits.linger_s if self._lingers else limits.head_timeout_s):
                 self._transport.abort()
-        elif self._held or not self._served:
+        elif self._begun or not self._served:
             if since_s > limits.head_timeout_s:
                 self.refuse(408, "the request did not come in time", "head_timeout")
         elif since_s > limits.keep_alive_s:
@@ -205,23 +213,26 @@ class ClientConnection(asyncio.Protocol):
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _take_head(self, data: bytes, at_ns: int) -> None:
-        if not self._held:
-            self._since_ns = at_ns
-        self._held = (self._held + data).lstrip(_CRLF)
+        if not self._begun:
+            self._begun, self._since_ns, self._blank_bytes = True, at_ns, 0
+        held = self._held + data
+        self._held = held.lstrip(_CRLF)
+        self._blank_bytes += len(held) - len(self._held)
         section, end, rest = self._held.partition(b"\r\n\r\n")
-        if len(section) > HEAD_BYTES:
-            self._refuse_request(HeadError("the head is too large", 431), "malformed")
-            return
-        if not end:
-            return
-        self._held = b""
-        self._served = True
         try:
+            if self._blank_bytes > _BLANK_BYTES:
+                raise HeadError("there are too many empty lines before the head")
+            if len(section) > HEAD_BYTES:
+                raise HeadError("the head is too large", 431)
+            if not end:
+                check_request_beginning(section)
+                return
+            self._held, self._begun, self._served = b"", False, True
             head = parse_request(section)
             self._keeps = head.keeps
             self._check(head)
         except HeadError as error:
-            self._refuse_request(error, "malformed" if error.status in (400, 431) else "unsupported")
+            self._refuse_request(error, _CODES.get(error.status, "malformed"))
             return
         self._reader = body_reader(head.framing, head.length)
         exchange = self._exchange = Exchange(self._shared, self, head, at_ns)
@@ -264,6 +275,12 @@ class ClientConnection(asyncio.Protocol):
             raise HeadError("WebSockets are not passed on: connect to the server itself", 501)
         if head.method == b"CONNECT" or not (head.target.startswith(b"/") or head.target == b"*"):
             raise HeadError("this is no forward proxy: expected a path such as /v1/chat/completions", 501)
+        if head.target == b"*" and head.method != b"OPTIONS":
+            raise HeadError("only OPTIONS is about the whole server")
+        if self._shared.settings.upstream.prefix and leaves_prefix(head.target):
+            raise HeadError("this is outside the path that the proxy leads to", 403)
+        if end_of(self._transport.get_extra_info("peername")) in self._shared.upstream_ends:
+            raise HeadError("the proxy's upstream is the proxy itself", 508)
 
     def _refuse_request(self, error: HeadError, code: str) -> None:
         self._shared.counters.requests[Kind.OTHER, "refused"] += 1

@@ -17,7 +17,7 @@ from gpumon.proxy.http_head import (
     Header,
     RequestHead,
     ResponseHead,
-    end_to_end,
+    answer_headers,
     trailers_to_pass,
     write_head,
     write_last_chunk,
@@ -111,7 +111,7 @@ class Exchange:
         line = b"HTTP/1.1 %d %b" % (head.status, head.reason)
         if head.status < 200:
             if self._head.minor == 1:
-                self._client.write(write_head(line, end_to_end(head.headers)))
+                self._client.write(write_head(line, answer_headers(head)))
             return
         framing = head.framing
         if framing in (Framing.CHUNKED, Framing.EOF):
@@ -207,7 +207,7 @@ class Exchange:
         return values[0] if len(values) == 1 else None
 
     def _answer_headers(self, head: ResponseHead, framing: Framing) -> list[Header]:
-        headers = end_to_end(head.headers)
+        headers = answer_headers(head)
         told = head.header(b"transfer-encoding") is not None
         if framing is Framing.CHUNKED or (framing is Framing.NONE and told and self._head.method == b"HEAD"):
             headers.append((b"Transfer-Encoding", b"chunked"))

@@ -24,6 +24,10 @@ _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _HEADER: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_HOST: Final = re.compile(rb"[\x21-\x7e]*")
+_LINE_BEGINNING: Final = re.compile(rb"[\x20-\x7e\x80-\xff]*\r?")
+_BARE_LF: Final = re.compile(rb"(?<!\r)\n")
+_STATUS_BEGINNING: Final = b"HTTP/1."
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -33,7 +37,14 @@ _HOP_BY_HOP: Final = frozenset(
 )
 _NEVER_NAMED: Final = frozenset({b"content-length", b"host", b"content-type", b"content-encoding"})
 """Headers that a Connection header cannot take away: what the body is depends on them."""
-_NO_TRAILERS: Final = frozenset({*_HOP_BY_HOP, *_NEVER_NAMED, b"trailer", b"authorization", b"cookie", b"set-cookie"})
+ERROR_HEADER: Final = b"x-gpumon-proxy-error"
+"""Of answers that are the proxy's own."""
+INJECTED_HEADER: Final = b"x-gpumon-injected"
+"""Of every answer to a request that rules for delays apply to: the rules."""
+_OWN: Final = frozenset({ERROR_HEADER, INJECTED_HEADER})
+_NO_TRAILERS: Final = frozenset(
+    {*_HOP_BY_HOP, *_NEVER_NAMED, *_OWN, b"trailer", b"authorization", b"cookie", b"set-cookie"}
+)
 
 
 class HeadError(Exception):
@@ -93,26 +104,50 @@ class ResponseHead:
     @property
     def keeps(self) -> bool:
         """Whether the connection can serve another request."""
-        closes = self.framing is Framing.EOF or self.minor == 0
+        # Where there must be no body, one that is announced all the same could be taken for the next answer.
+        announced = self.status == 204 and (
+            (self.header(b"content-length") or b"0").strip(b"0") != b"" or self.header(b"transfer-encoding") is not None
+        )
+        closes = self.framing is Framing.EOF or self.minor == 0 or announced
         return not closes and b"close" not in _words(self.headers, b"connection")
 
 
 def parse_request(data: bytes) -> RequestHead:
     """The head of a request, without the empty line behind it. Raises HeadError."""
     first, *lines = data.split(b"\r\n")
-    line = _REQUEST_LINE.fullmatch(first)
-    if line is None:
-        if re.search(rb" HTTP/[02-9]", first):
-            raise HeadError("this is not HTTP/1", 505)
-        raise HeadError("the request line is malformed")
+    line = _request_line(first)
     headers = parse_headers(lines)
     framing, length = _framing(headers)
     minor = int(line[3])
     if framing is Framing.CHUNKED and minor == 0:
         raise HeadError("HTTP/1.0 has no chunked bodies")
-    if sum(name.lower() == b"host" for name, _ in headers) > 1:
+    hosts = [value for name, value in headers if name.lower() == b"host"]
+    if len(hosts) > 1:
         raise HeadError("there is more than one Host header")
+    if not hosts and minor == 1:
+        raise HeadError("there is no Host header")
+    if not all(map(_HOST.fullmatch, hosts)):
+        raise HeadError("the Host header is malformed")
     return RequestHead(line[1], line[2], minor, headers, framing, length)
+
+
+def check_request_beginning(data: bytes) -> None:
+    """Part of a head, from its beginning on. Raises HeadError where no more of it could make it one."""
+    first, told, _ = data.partition(b"\r\n")
+    if told:
+        _request_line(first)
+    if _BARE_LF.search(data) or not (told or _LINE_BEGINNING.fullmatch(first)):
+        raise HeadError("the request's lines are malformed")
+
+
+def check_response_beginning(data: bytes) -> None:
+    """Likewise of an answer."""
+    first, told, _ = data.partition(b"\r\n")
+    begins = (
+        bool(_STATUS_LINE.fullmatch(first)) if told else _STATUS_BEGINNING.startswith(first[: len(_STATUS_BEGINNING)])
+    )
+    if not begins or _BARE_LF.search(data):
+        raise HeadError("the status line is malformed", 502)
 
 
 def parse_response(data: bytes, method: bytes) -> ResponseHead:
@@ -151,6 +186,13 @@ def end_to_end(headers: tuple[Header, ...]) -> list[Header]:
     return [header for header in headers if header[0].lower() not in left_out]
 
 
+def answer_headers(head: ResponseHead) -> list[Header]:
+    """Those of an answer that are meant for the client: none that only the proxy may say, no length of no body."""
+    bodyless = head.status < 200 or head.status == 204  # RFC 9110, 8.6
+    left_out = _OWN | {b"content-length"} if bodyless else _OWN
+    return [header for header in end_to_end(head.headers) if header[0].lower() not in left_out]
+
+
 def trailers_to_pass(trailers: tuple[Header, ...]) -> list[Header]:
     """Trailers, without those that mean nothing behind a body or would change what it was."""
     return [header for header in trailers if header[0].lower() not in _NO_TRAILERS]
@@ -174,6 +216,15 @@ def write_head(first: bytes, headers: Iterable[Header]) -> bytes:
 def write_last_chunk(trailers: Iterable[Header]) -> bytes:
     """The end of a chunked body."""
     return write_head(b"0", trailers)
+
+
+def _request_line(first: bytes) -> re.Match[bytes]:
+    line = _REQUEST_LINE.fullmatch(first)
+    if line is None:
+        if re.search(rb" HTTP/[02-9]", first):
+            raise HeadError("this is not HTTP/1", 505)
+        raise HeadError("the request line is malformed")
+    return line
 
 
 def _framing(headers: tuple[Header, ...]) -> tuple[Framing, int]:

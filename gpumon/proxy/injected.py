@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Final
 
 from gpumon.proxy.counters import Counters
-from gpumon.proxy.http_head import RequestHead
+from gpumon.proxy.http_head import INJECTED_HEADER, RequestHead
 from gpumon.proxy.inject_rules import Rule, Where
-
-HEADER: Final = b"x-gpumon-injected"
-"""Of every answer to a request that rules apply to: the rules."""
 
 
 class Injection:
@@ -55,7 +51,7 @@ class RequestDelays:
     @property
     def header(self) -> tuple[bytes, bytes]:
         """For the answer."""
-        return HEADER, " ".join(rule.text for rule, _ in self._rules).encode()
+        return INJECTED_HEADER, " ".join(rule.text for rule, _ in self._rules).encode()
 
     @property
     def on_answer(self) -> bool:

@@ -136,8 +136,7 @@ class RequestSide:
             headers.append((b"TE", b"trailers"))
         if self._observed is not None and head.header(b"traceparent") is None:
             headers.append((b"traceparent", self._observed.context.traceparent))
-        prefix = b"" if head.target == b"*" else upstream.prefix
-        self._send(write_head(b"%b %b%b HTTP/1.1" % (head.method, prefix, head.target), headers))
+        self._send(write_head(b"%b %b%b HTTP/1.1" % (head.method, upstream.prefix, head.target), headers))
 
     def _send_piece(self, piece: bytes) -> None:
         if piece:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from typing import Final
+
+_UP: Final = re.compile(rb"(?:/|\\|%2f|%5c)(?:\.|%2e){2}(?:/|\\|%2f|%5c|;|$)", re.IGNORECASE)
 
 
 class Kind(StrEnum):
@@ -40,3 +44,11 @@ def kind_of(method: bytes, target: bytes) -> Kind:
     if method == b"GET" and (path.endswith(b"/models") or b"/models/" in path):
         return Kind.MODELS
     return Kind.OTHER
+
+
+def leaves_prefix(target: bytes) -> bool:
+    """Whether a request means something outside the path that is put before its own: the whole server, or further up.
+
+    Slashes and dots count in every way of writing them, since servers differ in which they read.
+    """
+    return target == b"*" or _UP.search(target.partition(b"?")[0]) is not None

@@ -30,6 +30,7 @@ from gpumon.ingest.request import Transport
 from gpumon.ingest.web_config import WebConfig, load_web_config, ssl_context
 from gpumon.proxy.exporter import TraceExporter
 from gpumon.proxy.inject_rules import Rule, RuleError, parse_rule
+from gpumon.proxy.loops import leads_back
 from gpumon.proxy.service import Proxy
 from gpumon.proxy.settings import Limits, Settings, UpstreamError, parse_upstream
 
@@ -67,6 +68,9 @@ def make_settings(config: ProxyConfig) -> Settings:
         upstream = parse_upstream(config.upstream, _client_tls(config.upstream_ca))
     except UpstreamError as error:
         raise UpstreamError(f"proxy.upstream: {error}") from error
+    for key, listen in (("proxy.listen", config.listen), ("proxy.admin", config.admin)):
+        if listen is not None and leads_back(upstream.host, upstream.port, parse_listen(listen)):
+            raise UpstreamError(f"proxy.upstream: {key} is there itself: expected the server behind")
     return Settings(
         upstream=upstream,
         limits=Limits(

@@ -47,6 +47,8 @@ class Shared:
         self.pool = Pool(settings.limits.idle_upstreams, round(settings.limits.upstream_keep_alive_s * 1e9))
         self.peeks = Budget(settings.limits.peeks_bytes)
         self.budget = Budget(ANSWERS_BYTES)
+        self.upstream_ends: set[tuple[str, int]] = set()
+        """Near ends of the connections to the server: a client at one of them is the proxy itself."""
         self.connections: set[ClientConnection] = set()
         self.stopping = False
         self._drained = asyncio.Event()
@@ -86,7 +88,7 @@ class Shared:
 
     def new_upstream(self) -> UpstreamConnection:
         """A connection to the server, to be made."""
-        return UpstreamConnection(self.now_ns, self.limits.waiting_bytes)
+        return UpstreamConnection(self.now_ns, self.limits.waiting_bytes, self.upstream_ends)
 
     def upstream_works(self) -> None:
         """The server has answered."""

@@ -13,7 +13,16 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from gpumon.proxy.http_body import BodyReader, body_reader
-from gpumon.proxy.http_head import HEAD_BYTES, Framing, Header, HeadError, ResponseHead, parse_response
+from gpumon.proxy.http_head import (
+    HEAD_BYTES,
+    Framing,
+    Header,
+    HeadError,
+    ResponseHead,
+    check_response_beginning,
+    parse_response,
+)
+from gpumon.proxy.loops import end_of
 from gpumon.proxy.settings import shown_address
 
 _SWITCHING: Final = 101
@@ -38,9 +47,12 @@ class Waiting(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """One connection, one request at a time."""
 
-    def __init__(self, now_ns: Callable[[], int], write_bytes: int) -> None:
+    def __init__(self, now_ns: Callable[[], int], write_bytes: int, ends: set[tuple[str, int]]) -> None:
+        """ends: the near ends of all connections to the server, to which this one adds its own."""
         self._now_ns = now_ns
         self._write_bytes = write_bytes
+        self._ends = ends
+        self._end: tuple[str, int] | None = None
         self._waiting: Waiting | None = None
         self._method = b""
         self._head = b""
@@ -79,6 +91,9 @@ class UpstreamConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.address = shown_address(peer[0], peer[1])
+        self._end = end_of(transport.get_extra_info("sockname"))
+        if self._end is not None:
+            self._ends.add(self._end)
         self.transport.set_write_buffer_limits(high=self._write_bytes)
 
     def data_received(self, data: bytes) -> None:
@@ -100,6 +115,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._keeps = False
+        if self._end is not None:
+            self._ends.discard(self._end)
         self._fail("closed", self._now_ns())
 
     def pause_writing(self) -> None:
@@ -117,6 +134,7 @@ class UpstreamConnection(asyncio.Protocol):
             if len(section) > HEAD_BYTES:
                 raise HeadError("the head is too large")
             if not end:
+                check_response_beginning(self._head)
                 return
             head = parse_response(section, self._method)
             if head.status == _SWITCHING:

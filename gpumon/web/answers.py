@@ -1,7 +1,7 @@
 """How the JSON API answers: errors of one shape, ETags, headers, and what is large is rendered in a worker thread.
 
-``Answers`` is the class of every route of the API. ``guarded`` is put around the whole application: it refuses what is
-not a GET, and adds the headers that an answer has not set itself.
+``Answers`` is the class of every route of the API but the stream's, which is ``Asked``. ``guarded`` is put around the
+whole application: it refuses what is not a GET, and adds the headers that an answer has not set itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ POLICY: Final = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; fo
 """Of answers that say nothing else: they are no pages."""
 _ALLOWED: Final = "GET"
 _ERRORS_MAX: Final = 20
+_NAME_MAX: Final = 64
+"""Characters of a parameter's name that are repeated: it may be anything."""
 
 
 class Wrong(BaseModel):
@@ -52,7 +54,30 @@ NOT_FOUND: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-class Answers(APIRoute):
+class Asked(APIRoute):
+    """A route that refuses what it does not ask for: a filter with a slip in its name would filter nothing."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]  # as in FastAPI
+        """The route's own, after a look at the names."""
+        handle = super().get_route_handler()
+        known = [each.alias for each in self.dependant.query_params]
+        expected = f"they are {', '.join(known)}" if known else "there are none here"
+
+        async def asked(request: Request) -> Response:
+            unknown = [name for name in request.query_params if name not in known]
+            if unknown:
+                raise RequestValidationError(
+                    [
+                        {"loc": ("query", name), "msg": f"no such parameter; {expected}", "type": "unknown"}
+                        for name in unknown[:_ERRORS_MAX]
+                    ]
+                )
+            return await handle(request)
+
+        return asked
+
+
+class Answers(Asked):
     """A route whose answers are rendered where they are made, and have an ETag."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any) -> None:  # noqa: ANN401 - FastAPI's
@@ -130,7 +155,7 @@ def tell_problems(api: FastAPI) -> None:
 
 
 def _place(loc: Sequence[Any]) -> str:
-    return str(loc[-1]) if loc else ""
+    return _printable(str(loc[-1]))[:_NAME_MAX] if loc else ""
 
 
 def _printable(text: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from fastapi import APIRouter, FastAPI
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from gpumon import __version__
-from gpumon.web.answers import guarded, say_problems, tell_problems
+from gpumon.web.answers import guarded, say_problems, tell_problems, with_tag
 from gpumon.web.asgi import Asgi
 from gpumon.web.docs_page import POLICY, docs_page
 from gpumon.web.pages import page_routes
@@ -29,14 +29,22 @@ def make_api(*routes: APIRouter) -> FastAPI:
         summary="Tells you why a token was slow.",
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,  # below, with a tag
+        redirect_slashes=False,  # they would lead to whatever host the question names
         # What the models say is what is sent; there is one of each, in and out.
         separate_input_output_schemas=False,
     )
     tell_problems(api)
 
+    @api.get("/openapi.json", include_in_schema=False)
+    def description(request: Request) -> Response:
+        return with_tag(JSONResponse(api.openapi()), request.headers.get("if-none-match"))
+
     @api.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(api.openapi()), headers={"content-security-policy": POLICY})
+    def docs(request: Request) -> Response:
+        response = with_tag(HTMLResponse(docs_page(api.openapi())), request.headers.get("if-none-match"))
+        response.headers["content-security-policy"] = POLICY  # of a 304, too
+        return response
 
     for router in (*routes, page_routes()):
         api.include_router(router)

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
 from gpumon.explain.engine import Explanation
-from gpumon.web.answers import NOT_FOUND, REFUSED, Answers, Problem
+from gpumon.web.answers import NOT_FOUND, REFUSED, Answers, Asked, Problem
 from gpumon.web.asgi import Receive, Scope, Send
 from gpumon.web.bound import Bound, Scatter
 from gpumon.web.explain import Cause, TraceId
@@ -164,7 +164,7 @@ def request_routes(knowledge: Knowledge, explanation: Explanation) -> APIRouter:
 
 def stream_routes(stream: Stream) -> APIRouter:
     """Server-sent events."""
-    router = APIRouter(prefix="/api/v1")
+    router = APIRouter(prefix="/api/v1", route_class=Asked, responses=REFUSED)
 
     @router.get(
         "/stream",

@@ -117,6 +117,25 @@ def inked(page: Page, selector: str) -> int:
     return int(page.locator(selector).evaluate_all(script))
 
 
+@pytest.mark.parametrize(
+    "link", ["request/%E0%A4%A", "why/%", "request/%", "nothing", "toString", "latency/%FF?minutes=5"]
+)
+def test_a_link_that_cannot_be_read_leads_to_now_and_says_so(seen: Seen, link: str) -> None:
+    page = seen.go("latency")
+    expect(page.locator("h1")).to_have_text("Latency")
+    page.evaluate("link => { location.hash = `#/${link}`; }", link)
+    expect(page.locator(".lost")).to_contain_text("There is no view at the address")
+    expect(page.locator("main")).to_have_attribute("data-view", "now")
+    expect(page.locator("nav [aria-current]")).to_have_attribute("data-view", "now")
+    page.reload()
+    expect(page.locator(".lost")).to_be_visible()
+    expect(page.locator("h1")).to_have_count(1)
+    seen.is_well()
+    page.evaluate("location.hash = '#/why'")
+    expect(page.locator("main")).to_have_attribute("data-view", "why")
+    expect(page.locator(".lost")).to_have_count(0)
+
+
 def test_now_shows_every_gpu_and_server_with_lines(seen: Seen) -> None:
     page = seen.go("now")
     expect(page.locator("#live")).to_have_text("live", timeout=LATE_MS)

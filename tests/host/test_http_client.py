@@ -217,7 +217,7 @@ def test_only_200_is_a_page_and_redirects_are_not_followed(
     [
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n[]",
         b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.google.protobuf\r\nContent-Length: 2\r\n\r\n[]",
-        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 25\r\n\r\n" + gzip.compress(b"a 1\nb"),
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 25\r\n\r\n" + gzip.compress(b"a 1\nb", mtime=0),
         b"HTTP/1.1 abc OK\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.6\r\n",
         b"\x16\x03\x01\x00\x00\r\n",

@@ -18,7 +18,7 @@ import trustme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpumon.probe.asking import Answer, Asker, Wish
+from gpumon.probe.asking import SLACK, Answer, Asker, Wish
 from gpumon.probe.endpoint import KEY, Interface, parse_endpoint
 from tests.probe.server import STREAM, answer, chunk, event
 
@@ -268,6 +268,81 @@ def test_a_server_that_sends_the_key_back_does_not_get_it_printed() -> None:
     assert "secret" not in told.said
     assert told.said.startswith("Incorrect key: ***")
     assert told.said.isprintable()
+
+
+@pytest.mark.parametrize("said", ["key sk-secret-1 is bad", "key SK-SECRET-1", "sk-secre", "x" * 190 + "sk-secret-1"])
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_not_even_a_part_of_the_key_is_kept(said: str, is_plain: bool) -> None:
+    body = said.encode() if is_plain else json.dumps({"error": {"type": said}}).encode()
+    told = ask(answer(401, body), key="sk-secret-1")
+    assert "secre" not in told.said.lower()
+    assert "***" in told.said
+
+
+# --- more than was asked for ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_an_answer_without_an_end_is_cut_soon_after_what_was_asked_for(chat: bool) -> None:
+    token = {"choices": [{"delta": {"content": "word"}}]} if chat else TOKEN
+    wrote = 0
+
+    async def endless(request: bytes, writer: asyncio.StreamWriter) -> None:
+        nonlocal wrote
+        writer.write(STREAM)
+        while not writer.is_closing():
+            writer.write(event(token))
+            wrote += 1
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    told = ask(endless, chat=chat)
+    assert (told.outcome, len(told.token_ns)) == ("over_max_tokens", 3 + SLACK + 1)
+    assert told.said == "20 tokens came where 3 were asked for: cut off there"
+    assert wrote < 10_000
+
+
+def test_slack_is_no_fault() -> None:
+    told = ask(stream(*[event(TOKEN)] * (3 + SLACK), event(END), chunk(DONE)))
+    assert (told.outcome, told.most_tokens) == ("ok", 3 + SLACK)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [event(TOKEN), event({"choices": [], "usage": {"completion_tokens": 500}}), event(TOKEN)],
+        [event({"choices": [{"text": "word " * 4000}]}), event(TOKEN)],
+    ],
+)
+def test_more_than_was_asked_for_in_few_events_is_found_too(parts: list[bytes]) -> None:
+    told = ask(stream(*parts, event(END), chunk(DONE)))
+    assert (told.outcome, len(told.token_ns)) == ("over_max_tokens", 1)
+    assert told.most_tokens >= 500
+
+
+# --- what a server counts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "-1", "7.5", "1e300", "9" * 31, "9" * 5001, "true", '"7"', "null", "[]", "{}", "NaN", "Infinity"],
+    ids=lambda text: text[:32],
+)
+def test_a_count_that_is_none_is_not_told(text: str) -> None:
+    usage = b'{"usage": {"prompt_tokens": %b, "completion_tokens": %b}}' % (text.encode(), text.encode())
+    told = ask(stream(event(TOKEN), chunk(b"data: " + usage + b"\n\n"), event(END), chunk(DONE)))
+    assert (told.prompt_tokens, told.completion_tokens, told.tokens) == (None, None, 1)
+
+
+def test_whole_counts_are_told_and_no_more_is_cached_than_there_was() -> None:
+    def usage(prompt: int, cached: int) -> bytes:
+        details = {"cached_tokens": cached}
+        return event({"usage": {"prompt_tokens": prompt, "completion_tokens": 2.0, "prompt_tokens_details": details}})
+
+    told = ask(stream(event(TOKEN), usage(7, 0), chunk(DONE)))
+    assert (told.prompt_tokens, told.completion_tokens, told.cached_tokens) == (7, 2, 0)
+    assert ask(stream(event(TOKEN), usage(7, 8), chunk(DONE))).cached_tokens is None
+    assert ask(stream(event(TOKEN), usage(10**6, 8), chunk(DONE))).prompt_tokens is None  # of two words
 
 
 def test_silence_ends_with_the_time() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpumon.probe.asking import Answer
+from gpumon.probe.asking import SLACK, Admits, Answer
 from gpumon.probe.budget import Budget
 from gpumon.probe.climbing import GONE_AFTER, Climb, Ended, State
 from gpumon.probe.ladder import Cell, cells
@@ -28,11 +28,13 @@ class Asks:
         self.under_way = self.most = 0
         self.per_word = 1.0
         self.hang = False
+        self.beyond = 0
+        """Tokens that it makes more than asked for, if it is let."""
 
     def start(self, words: int) -> Answer:
         return Answer("0" * 32, words)
 
-    async def ask(self, answer: Answer, text: str, max_tokens: int | None = None) -> None:
+    async def ask(self, answer: Answer, text: str, max_tokens: int | None, admits: Admits) -> None:
         assert max_tokens is not None
         number = len(self.texts)
         self.texts.append(text)
@@ -44,6 +46,11 @@ class Asks:
                 await asyncio.Event().wait()
             await asyncio.sleep(0)
             answer.outcome = self.outcome(number, answer.words)
+            for _ in range(self.beyond if max_tokens > 1 else 0):
+                answer.came += 1
+                if not admits(1):
+                    answer.outcome, answer.came = "over_max_tokens", answer.came + max_tokens
+                    return
             if answer.is_ok:
                 answer.token_ns, answer.end_ns = array("q", range(1, max_tokens + 1)), max_tokens
                 answer.prompt_tokens = round(self.per_word * answer.words)
@@ -151,6 +158,35 @@ def test_a_budget_that_just_suffices_does() -> None:
     asyncio.run(climb.climb())
     assert (climb.ended, states(climb)) == (Ended.DONE, ["measured"])
     assert kept.spent == 4 * 108 + 4 + 51
+
+
+@pytest.mark.parametrize("budget", [400, 1000])
+def test_an_answer_that_does_not_end_is_cut_when_the_budget_is_used_up(budget: int) -> None:
+    asks = Asks()
+    asks.beyond = 10**6
+    climb, kept = climbing(asks, (Cell(1, 100, 50),), tokens=budget)
+    asyncio.run(climb.climb())
+    assert climb.ended is Ended.BUDGET_TOKENS
+    assert budget <= kept.spent <= budget + 1
+    assert [answer.outcome for answer in climb.climbed[0].answers] == ["over_max_tokens"]
+    assert kept.hold(0) == (kept.spent <= budget), "what was held beyond is settled"
+
+
+def test_slack_is_charged() -> None:
+    asks = Asks()
+    asks.beyond = SLACK
+    climb, kept = climbing(asks, (Cell(1, 100, 1),), tokens=10**6)
+    asks.outcome = lambda number, words: "ok" if number < 2 else "closed"
+    asyncio.run(climb.climb())
+    assert kept.spent == 4 + 51 + 100 + SLACK
+
+
+def test_a_server_that_does_not_end_short_answers_is_not_asked_again() -> None:
+    asks = Asks(lambda number, words: "over_max_tokens")
+    climb, _ = climbing(asks, cells((100,), (1,), 5, ()), tokens=10**6)
+    asyncio.run(climb.climb())
+    assert (climb.ended, states(climb), len(asks.texts)) == (Ended.ENDLESS, ["not_tried"], 1)
+    assert climb.failure is not None
 
 
 def test_what_is_under_way_is_held_against_the_budget() -> None:

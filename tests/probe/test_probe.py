@@ -19,7 +19,7 @@ from gpumon.probe.endpoint import KEY
 from gpumon.probe.model import Report
 from tests.e2e.waiting import eventually
 from tests.probe.gpumon import Gpumon, late
-from tests.probe.server import Request, Server, answer, pause
+from tests.probe.server import STREAM, Request, Server, answer, chunk, event, pause
 from tests.probe.test_watching import page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -315,6 +315,85 @@ def test_the_key_is_sent_and_in_no_output(
     assert server.requests[0].headers["authorization"] == "Bearer sk-very-secret"
     assert "The server refuses (http_401: bad: Bearer ***)." in " ".join(out.split())
     assert "secret" not in out + err + html.read_text()
+
+
+@pytest.mark.parametrize("name", ["m-sk-very-secret", "m-SK-VERY-SECRET", "m-y-secret", "m-sk-very-"])
+def test_a_model_that_is_called_like_the_key_is_shown_without_it(
+    server: Server, probe: Probe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setenv(KEY, "sk-very-secret")
+    html = tmp_path / "page.html"
+    options = ("--ladder", "64", "--repetitions", "1", "--max-tokens", "2", "--html", str(html), *BUDGET)
+    server.models = [name]
+    shown = [*probe(*options)[1:], html.read_text(), *probe(*options, "--json")[1:], html.read_text()]
+    assert {request.body["model"] for request in server.requests} == {name}
+    server.models = [name, "another"]
+    shown += probe(*options)[1:]
+    assert not [each for each in shown if "y-secret" in each.lower() or "sk-very-" in each.lower()]
+    assert all("m-***" in each for each in (shown[0], shown[2], shown[-1]))
+
+
+def test_a_server_that_does_not_end_its_answers_is_cut_off_and_told(server: Server, probe: Probe) -> None:
+    wrote = 0
+
+    async def endless(request: Request, writer: asyncio.StreamWriter) -> None:
+        nonlocal wrote
+        if request.body["max_tokens"] == 1 and not is_always:
+            await server._answer(request, writer)
+            return
+        writer.write(STREAM)
+        while True:
+            writer.write(event({"choices": [{"text": "word"}]}))
+            wrote += 1
+            await writer.drain()
+            await asyncio.sleep(0.0001)
+
+    server.other = endless
+    is_always = False
+    code, out, _ = probe("--ladder", "64", "--repetitions", "9", "--max-tokens", "5", "--budget-tokens", "360")
+    assert code == 1
+    assert "The budget of tokens is used up" in out
+    assert "over_max_tokens" in out
+    assert "came where 5 were asked for: cut off there" in out
+    said = told(probe("--ladder", "64", "--max-tokens", "5", "--json", "--budget-tokens", "360"), code=1)
+    assert said.budget.spent_tokens <= 361
+    is_always = True
+    code, out, _ = probe("--ladder", "64", "--max-tokens", "5", *BUDGET)
+    assert code == 1
+    line = "The server makes more tokens than it is asked for (over_max_tokens: 18 tokens came where 1 were asked for"
+    assert " ".join(out.split()).startswith(line)
+
+
+@pytest.mark.parametrize("count", [0, -5, 1e300, 7.5, 10**18, "x", None])
+def test_nothing_that_a_server_counts_loses_the_report(
+    server: Server, probe: Probe, tmp_path: Path, count: object
+) -> None:
+    async def counts(request: Request, writer: asyncio.StreamWriter) -> None:
+        usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), count)
+        more = {"prompt_tokens_details": {"cached_tokens": count}}
+        token = event({"choices": [{"text": "word"}]})
+        writer.write(STREAM + token + token + event({"choices": [], "usage": usage | more}))
+        writer.write(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+    server.other = counts
+    html = tmp_path / "page.html"
+    said = told(probe("--ladder", "64,128", "--max-tokens", "2", "--html", str(html), "--json", *BUDGET))
+    assert [rung.requests for rung in said.rungs] == [5, 5]
+    assert (said.lengths_from, said.tokens_from) == ("aim", "chunks")
+    assert said.rungs[0].completion_tokens == 10
+    assert "</html>" in html.read_text()
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\x1b[2J", "\u202eevil", "<script>", "x" * 1024])
+def test_no_name_of_a_model_loses_the_report(server: Server, probe: Probe, tmp_path: Path, name: str) -> None:
+    server.models = [name]
+    html = tmp_path / "page.html"
+    options = ("--ladder", "64", "--repetitions", "1", "--max-tokens", "2", "--html", str(html))
+    said = told(probe(*options, "--json", *BUDGET))
+    assert said.model.isprintable()
+    assert len(said.model) <= 256
+    assert probe(*options, *BUDGET)[0] == 0
+    assert "<script></title>" not in html.read_text()
 
 
 def test_the_key_is_no_configuration_of_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,7 @@ def test_an_end_that_only_the_connection_tells_is_an_end() -> None:
     "answer",
     [
         b"220 smtp.example ready\r\n\r\n",
+        b"\r\nHTTP/1.1 200 OK\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
         b"HTTP/2 200\r\n\r\n",
         b"HTTP/1.1 099 Low\r\n\r\n",
@@ -215,6 +216,63 @@ def test_an_answer_that_is_not_http_is_refused(answer: bytes) -> None:
             assert (status_of(got), code_of(got)) == (502, "upstream_malformed")
 
     run(through())
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"220 smtp.example ready\r\n",
+        b"\x16\x03\x01",
+        b"HTTP/2 200\r\n",
+        b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\n\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n* OK IMAP",
+    ],
+)
+def test_a_server_that_speaks_something_else_is_not_waited_for(beginning: bytes) -> None:
+    async def through() -> None:
+        async with rig(silent(beginning)) as one:
+            answer = (await one.ask(post(ASK))).removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+            assert (status_of(answer), code_of(answer)) == (502, "upstream_malformed")
+
+    run(through())
+
+
+def test_a_server_cannot_speak_for_the_proxy() -> None:
+    forged = b"X-Gpumon-Proxy-Error: upstream_closed\r\nx-gpumon-injected: token:1s\r\n"
+    hints = b"HTTP/1.1 103 Early Hints\r\n" + forged + b"\r\n"
+    sent = b"HTTP/1.1 200 OK\r\n" + forged + b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" + forged + b"\r\n"
+
+    async def through() -> None:
+        async with rig(answers(hints + sent)) as one:
+            answer = await one.ask(get("/x"))
+            assert answer.startswith(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n")
+            assert b"gpumon" not in answer.lower()
+            assert answer.endswith(b"2\r\nok\r\n0\r\n\r\n")
+        async with rig(answers(sent), inject=("request:1ms",)) as one:
+            answer = await one.ask(get("/x"))
+            assert answer.lower().count(b"x-gpumon") == 1
+            assert b"\r\nx-gpumon-injected: request:1ms\r\n" in answer
+
+    run(through())
+
+
+def test_a_body_where_there_must_be_none_is_not_taken_for_the_next_answer() -> None:
+    connections = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await answers(b"HTTP/1.1 204 No Content\r\nContent-Length: 38\r\n\r\n", close=False)(reader, writer)
+
+    async def through() -> None:
+        async with rig(handle) as one:
+            for _ in range(2):
+                assert await one.ask(get("/x")) == b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
+
+    run(through())
+    assert connections == 2
 
 
 @pytest.mark.parametrize("body", [b"zz\r\nab\r\n", b"2\r\nabc\r\n", b"+2\r\nab\r\n", b"2\nab\r\n", b"1" * 5000])
@@ -287,6 +345,13 @@ def test_a_server_that_answers_before_it_has_the_request_is_heard() -> None:
     [
         (b"hello\r\n\r\n", 400, "malformed"),
         (b"GET / HTTP/2.0\r\n\r\n", 505, "unsupported"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "malformed"),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400, "malformed"),
+        (b"GET / HTTP/1.1\nHost: x\n\n", 400, "malformed"),
+        (b"GET / HTTP/1.1\r\nHost: x\n\n", 400, "malformed"),
+        (b"\x16\x03\x01\x02\x00\x01", 400, "malformed"),
+        (b"\r\n" * 20, 400, "malformed"),
+        (b"GET * HTTP/1.1\r\nHost: x\r\n\r\n", 400, "malformed"),
         (b"GET  / HTTP/1.1\r\n\r\n", 400, "malformed"),
         (b"GET / HTTP/1.1\r\nX : 1\r\n\r\n", 400, "malformed"),
         (b"GET / HTTP/1.1\r\nX: 1\n\r\n\r\n", 400, "malformed"),
@@ -395,6 +460,64 @@ def test_a_body_whose_chunks_are_malformed_reaches_nobody_as_a_whole() -> None:
             assert (status_of(answer), code_of(answer)) == (400, "malformed")
             await ended.wait()
             writer.close()
+
+    run(through())
+
+
+@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("drip", [b"\r\n", b"\n", b"G"])
+def test_a_client_that_sends_a_little_now_and_then_is_not_waited_for(drip: bytes, served: bool) -> None:
+    sent = 0
+
+    async def through() -> None:
+        nonlocal sent
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+        async with rig(answers(answer, close=False), limits={"head_timeout_s": 1.5}) as one:
+            reader, writer = await one.open()
+            if served:
+                writer.write(post(b"{}", close=False))
+                assert await reader.readexactly(len(answer)) == answer
+            reading = asyncio.create_task(reader.read())
+            while not reading.done() and sent < 12:  # under the bound of empty lines
+                writer.write(drip)
+                sent += 1
+                await asyncio.wait({reading}, timeout=0.4)
+            told = await reading
+            assert (status_of(told), code_of(told)) == (408, "head_timeout")
+
+    run(through())
+    assert sent < 12
+
+
+def test_an_empty_line_or_two_before_a_request_are_passed_over_and_an_idle_connection_is_kept() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+    async def through() -> None:
+        async with rig(answers(answer, close=False), limits={"head_timeout_s": 0.2}) as one:
+            reader, writer = await one.open()
+            for _ in range(20):  # the bound is each request's own
+                writer.write(b"\r\n\r\n" + post(b"{}", close=False))
+                assert await reader.readexactly(len(answer)) == answer
+            (connection,) = one.proxy.shared.connections
+            connection.sweep(one.proxy.shared.now_ns() + 60 * 10**9)
+            writer.write(post(b"{}"))
+            assert (await reader.read()).endswith(b"ok")
+
+    run(through())
+
+
+@pytest.mark.parametrize("target", ["*", "/../x", "/v1/..", "/v1/%2E%2e/x", "/a%2f..%2fx", "/..\\x", "/..;/x"])
+def test_what_is_outside_the_servers_path_is_not_asked_for(target: str) -> None:
+    request = f"OPTIONS {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+    async def through() -> None:
+        async with rig(answers(answer), prefix=b"/base") as one:
+            refusal = await one.ask(request)
+            assert (status_of(refusal), code_of(refusal)) == (403, "outside_prefix")
+            assert (await one.ask(request.replace(target.encode(), b"/a..b/...?/../x"))).endswith(b"ok")
+        async with rig(answers(answer)) as one:
+            assert (await one.ask(request)).endswith(b"ok")
 
     run(through())
 

@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.proxy.http_head import (
+    ERROR_HEADER,
+    INJECTED_HEADER,
     Framing,
     HeadError,
     ResponseHead,
+    answer_headers,
+    check_request_beginning,
+    check_response_beginning,
     end_to_end,
     parse_request,
     parse_response,
@@ -27,7 +32,7 @@ VALUE = st.from_regex(rb"\A([\x21-\x7e\x80-\xff]([\t\x20-\x7e\x80-\xff]{0,20}[\x
 
 
 def request(*headers: bytes, line: bytes = b"POST /v1/x HTTP/1.1") -> bytes:
-    return b"\r\n".join([line, *headers])
+    return b"\r\n".join([line, b"Host: x", *headers])
 
 
 def response(*headers: bytes, line: bytes = b"HTTP/1.1 200 OK") -> bytes:
@@ -38,7 +43,7 @@ def response(*headers: bytes, line: bytes = b"HTTP/1.1 200 OK") -> bytes:
 def test_what_is_read_is_what_was_written(headers: list[tuple[bytes, bytes]]) -> None:
     framing = {b"content-length", b"transfer-encoding", b"host"}
     told = [header for header in headers if header[0].lower() not in framing]
-    head = write_head(b"GET /a HTTP/1.1", told)
+    head = write_head(b"GET /a HTTP/1.0", told)
     assert head.endswith(b"\r\n\r\n")
     assert parse_request(head[:-4]).headers == tuple(told)
 
@@ -107,6 +112,12 @@ def test_a_responses_body_is_framed_as_the_standard_says(
         (parse_response(response(b"Content-Length: 1", b"Connection: x, Close"), b"GET"), False),
         (parse_response(response(), b"GET"), False),
         (parse_response(response(b"Content-Length: 1", line=b"HTTP/1.0 200 OK"), b"GET"), False),
+        (parse_response(response(line=b"HTTP/1.1 204 No Content"), b"GET"), True),
+        (parse_response(response(b"Content-Length: 00", line=b"HTTP/1.1 204 No Content"), b"GET"), True),
+        (parse_response(response(b"Content-Length: 5", line=b"HTTP/1.1 204 No Content"), b"GET"), False),
+        (parse_response(response(b"Transfer-Encoding: chunked", line=b"HTTP/1.1 204 x"), b"GET"), False),
+        (parse_response(response(b"Content-Length: 5", line=b"HTTP/1.1 304 Not Modified"), b"GET"), True),
+        (parse_response(response(b"Content-Length: 5"), b"HEAD"), True),
     ],
 )
 def test_a_servers_connection_is_kept_where_both_agree(head: ResponseHead, keeps: bool) -> None:
@@ -121,7 +132,7 @@ def test_a_clients_connection_is_kept_where_it_says_so() -> None:
 
 def test_what_a_connection_header_names_is_left_out_but_never_what_the_body_hangs_on() -> None:
     head = parse_request(request(b"X: 1", b"Connection: X, Content-Length", b"Content-Length: 3", b"Keep-Alive: 5"))
-    assert end_to_end(head.headers) == [(b"Content-Length", b"3")]
+    assert end_to_end(head.headers) == [(b"Host", b"x"), (b"Content-Length", b"3")]
 
 
 def test_trailers_cannot_change_what_a_message_was() -> None:
@@ -137,3 +148,63 @@ def test_wishes_are_seen() -> None:
     assert not wants_websocket(parse_request(request(b"Upgrade: h2c")))
     assert wants_trailers(parse_request(request(b"TE: gzip, Trailers")))
     assert not wants_trailers(parse_request(request()))
+
+
+@pytest.mark.parametrize("host", [b"a b", b"caf\xc3\xa9", b"a\tb"])
+def test_a_host_that_is_none_is_refused(host: bytes) -> None:
+    with pytest.raises(HeadError, match="the Host header is malformed"):
+        parse_request(b"GET / HTTP/1.1\r\nHost: " + host)
+
+
+def test_a_host_is_missed_where_the_standard_wants_one() -> None:
+    with pytest.raises(HeadError, match="there is no Host header"):
+        parse_request(b"GET / HTTP/1.1\r\nX-Host: x")
+    assert parse_request(b"GET / HTTP/1.0").headers == ()
+    assert parse_request(b"GET / HTTP/1.1\r\nHost:").header(b"host") == b""
+
+
+@given(st.lists(st.tuples(NAME, VALUE), max_size=8), st.integers(0, 1000))
+def test_no_part_of_a_head_that_is_taken_is_refused_before_its_end(headers: list[tuple[bytes, bytes]], at: int) -> None:
+    check_request_beginning(write_head(b"POST /v1/\xff HTTP/1.0", headers)[:at])
+    check_response_beginning(write_head(b"HTTP/1.1 200 Fine,\tthanks", headers)[:at])
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET / HTTP/1.1\n", 400),
+        (b"GET / HTTP/1.1\r\nX: 1\n", 400),
+        (b"hello\r\n", 400),
+        (b"\x16\x03\x01\x02", 400),
+        (b"GET / HTTP/3\r\n", 505),
+    ],
+)
+def test_what_cannot_become_a_request_is_seen_before_its_end(data: bytes, status: int) -> None:
+    with pytest.raises(HeadError) as caught:
+        check_request_beginning(data)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize("data", [b"SSH-2.0-x", b"T", b"HTTP/2 ", b"HTTP/1.1 200 OK\n", b"HTTP/1.1 99\r\n", b"\r\n"])
+def test_what_cannot_become_an_answer_is_seen_before_its_end(data: bytes) -> None:
+    with pytest.raises(HeadError):
+        check_response_beginning(data)
+
+
+@pytest.mark.parametrize(
+    ("line", "length_passes"),
+    [
+        (b"HTTP/1.1 200 OK", True),
+        (b"HTTP/1.1 304 Not Modified", True),
+        (b"HTTP/1.1 204 No Content", False),
+        (b"HTTP/1.1 103 Early Hints", False),
+    ],
+)
+def test_an_answer_tells_no_length_where_there_is_no_body_and_nothing_in_the_proxys_name(
+    line: bytes, length_passes: bool
+) -> None:
+    own = [ERROR_HEADER + b": a", INJECTED_HEADER.title() + b": b"]
+    head = parse_response(response(*own, b"content-length: 5", b"x-gpumon-other: c", line=line), b"GET")
+    length = [(b"content-length", b"5")] if length_passes else []
+    assert answer_headers(head) == [*length, (b"x-gpumon-other", b"c")]
+    assert trailers_to_pass(((ERROR_HEADER, b"a"), (INJECTED_HEADER.upper(), b"b"), (b"x", b"c"))) == [(b"x", b"c")]

@@ -66,6 +66,7 @@ def test_rules_mean_what_they_say(text: str, expected: Rule) -> None:
         ("token:20ms,header=x", "expected header=NAME:VALUE"),
         ("token:20ms,header=x:", "expected header=NAME:VALUE"),
         ("token:20ms,header=Authorization:x", "no header with credentials"),
+        ("token:20ms,header=x-api-key:x", "no header with credentials"),
         ("token:20ms,every=5s", "every= and for= go together"),
         ("token:20ms,every=5s,for=5s", "for= is above 0 and below every="),
         ("token:20ms,every=5s,for=0s", "for= is above 0 and below every="),
@@ -113,3 +114,11 @@ def test_bursts_come_and_go() -> None:
     rule = parse_rule("token:1ms,every=30s,for=5s")
     seconds = [at for at in range(70) if rule.holds(at * 10**9)]
     assert seconds == [*range(5), *range(30, 35), *range(60, 65)]
+
+
+@pytest.mark.parametrize("name", ["authorization", "Cookie", "api-key", "X-API-Key", "x-auth-token", "apikey"])
+@pytest.mark.parametrize("text", ["token:1ms,header={}:sk-1", "token:x,header={}:sk-1", "y:1ms,p=9,header= {} : sk-1"])
+def test_a_credential_in_a_rule_is_not_repeated_whatever_else_is_wrong_with_it(text: str, name: str) -> None:
+    with pytest.raises(RuleError, match="no header with credentials") as caught:
+        parse_rule(text.format(name))
+    assert "sk-1" not in str(caught.value)

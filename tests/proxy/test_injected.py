@@ -30,7 +30,7 @@ from tests.proxy.rig import (
 MS = 1_000_000
 LATE_NS = 60 * MS
 """What a busy machine may add; delays are far apart from it."""
-BLUE = parse_request(b"POST /v1/chat/completions HTTP/1.1\r\nX-Tenant-Id: blue")
+BLUE = parse_request(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Tenant-Id: blue")
 ASK = b'{"model":"llama","stream":true}'
 STREAM = [SSE_HEAD, chunked(event("")), *[chunked(event(text)) for text in "abc"], chunked(DONE) + LAST]
 
@@ -46,8 +46,8 @@ def test_without_rules_there_are_no_delays() -> None:
 def test_a_rule_with_a_header_applies_to_requests_that_have_it() -> None:
     one = injection("token:1ms,header=x-tenant-id:blue")
     assert one.of(BLUE) is not None
-    assert one.of(parse_request(b"GET / HTTP/1.1\r\nX-Tenant-Id: blueish")) is None
-    assert one.of(parse_request(b"GET / HTTP/1.1")) is None
+    assert one.of(parse_request(b"GET / HTTP/1.1\r\nHost: x\r\nX-Tenant-Id: blueish")) is None
+    assert one.of(parse_request(b"GET / HTTP/1.1\r\nHost: x")) is None
 
 
 def test_delays_of_several_rules_add_up_where_they_belong() -> None:

@@ -92,6 +92,51 @@ def test_a_wrong_question_names_each_parameter_in_words() -> None:
     assert said.detail.startswith("of: Input should be 'ttft' or 'inter_token'; by: ")
 
 
+@pytest.mark.parametrize(
+    ("path", "query", "where"),
+    [
+        ("heatmap", "minuts=5", ["minuts"]),
+        ("requests", "modle=m&limit=5&sort=newest", ["modle"]),
+        ("requests", "modle=m&Server=&x=1", ["modle", "Server", "x"]),
+        ("node", "_=1", ["_"]),
+        ("stream", "every=5", ["every"]),
+    ],
+)
+def test_a_parameter_that_there_is_not_is_named(path: str, query: str, where: list[str]) -> None:
+    reply = Known().ask(path, query)
+    said = Problem.model_validate(reply.json)
+    assert (reply.status, [each.where for each in said.errors]) == (422, where)
+    assert "no such parameter; the" in said.detail
+
+
+def test_the_names_that_there_are_are_told_and_hostile_ones_are_cut() -> None:
+    said = Problem.model_validate(Known().ask("scatter", "%0a" + "x" * 5000 + "=1").json)
+    assert said.errors[0].message == "no such parameter; they are uuid, minutes"
+    assert said.errors[0].where == " " + "x" * 63
+    many = Known().ask("gpus", "&".join(f"n{number}=1" for number in range(500)))
+    assert (many.status, len(many.json["errors"])) == (422, 20)
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+def test_the_description_has_a_tag_and_does_not_mind_parameters(path: str) -> None:
+    app = make_asgi(routes())
+    first = ask_asgi(app, path, "v=1")
+    assert (first.status, first.headers["cache-control"]) == (200, "private, no-cache")
+    again = ask_asgi(app, path, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status, again.body, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert again.headers["content-security-policy"] == first.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/constant/", "/docs/", "/openapi.json/", "/static", "/static/page.js/", "//evil.example/", "//"]
+)
+def test_nobody_is_sent_elsewhere(path: str) -> None:
+    reply = ask_asgi(make_asgi(routes()), path, headers={"host": "evil.example"})
+    assert (reply.status, reply.headers["content-type"]) == (404, "application/problem+json")
+    assert "location" not in reply.headers
+    assert b"evil" not in reply.body
+
+
 # --- the description --------------------------------------------------------------------------------------------------
 
 

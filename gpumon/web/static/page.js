@@ -30,11 +30,26 @@ const live = new Live((text, state) => {
 let paused = false;
 let leaving = new AbortController();
 
-/** What an address says: #/view/id?parameters. */
+/** What an address says: #/view/id?parameters. One that cannot be read is that of Now; wrong says so. */
 function route() {
   const [path, query = ""] = location.hash.slice(2).split("?");
-  const [name, id = ""] = path.split("/");
-  return {name: NAMES.has(name) ? name : "now", id: decodeURIComponent(id), parameters: new URLSearchParams(query)};
+  const [name, coded = ""] = path.split("/");
+  const id = decoded(coded);
+  if (id !== null && (NAMES.has(name) || !name)) {
+    return {name: name || "now", id, parameters: new URLSearchParams(query), wrong: ""};
+  }
+  const wrong = `There is no view at the address ${location.hash.slice(0, 80)}: this is what happens now.`;
+  return {name: "now", id: "", parameters: new URLSearchParams(), wrong};
+}
+
+/** Null where it is cut in the middle of a character, or no such text at all. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch (error) {
+    if (error instanceof URIError) return null;
+    throw error;
+  }
 }
 
 function address(name, id, parameters) {
@@ -46,7 +61,8 @@ async function show() {
   leaving.abort();
   leaving = new AbortController();
   const {signal} = leaving;
-  const {name, id, parameters} = route();
+  const {name, id, parameters, wrong} = route();
+  main.replaceChildren(); // the old view is not of this address, whatever comes of it
   const view = await import(`./${name}.js`);
   if (signal.aborted) return;
   for (const link of nav.querySelectorAll("a")) {
@@ -60,7 +76,8 @@ async function show() {
   range.value = minutes;
   const problem = h("p", {class: "problem", role: "status", hidden: true});
   const place = h("div", {class: `view ${name}`});
-  main.replaceChildren(h("h1", {}, view.title), problem, place);
+  const lost = wrong ? h("p", {class: "lost", role: "status"}, wrong) : null;
+  main.replaceChildren(...[h("h1", {}, view.title), lost, problem, place].filter(Boolean));
   main.dataset.view = name;
   view.show(place, context(name, id, parameters, minutes, signal, problem));
 }
