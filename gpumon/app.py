@@ -12,14 +12,15 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpumon import __version__, catalogue, logs
-from gpumon.config import Config, StateConfig, parse_listen
+from gpumon.config import Config, StateConfig
 from gpumon.config_load import ConfigError
+from gpumon.config_types import parse_listen
 from gpumon.export.compat import DcgmExposition
 from gpumon.export.dcgm_names import DCGM, DCGM_NEXT
 from gpumon.export.prometheus import Exposition
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SELF_S = 5.0
+SETTLE_S = 5.0
+"""What this gpumon sees is told when all that comes with the start has come, or so long after it."""
+_LOOK_S = 0.1
+_SOONEST_S = 1.0
+_TELLING_S = 2.0
 OPEN_FILES = 16_384
 _DEMO_TENANTS = 8
 OPEN_PATHS = ("/-/healthy", "/-/ready")
@@ -108,6 +114,8 @@ class App:
         self.detecting = self._build_detecting(config) if config.detect.enabled else None
         # After what may be wrong: else the file would be in the way of the next try.
         self._recording = self._build_recording(record, machine) if record is not None else None
+        self._files = machine.ports.files
+        """The machine's own, of which nothing is recorded."""
         self._machine = machine = self._recording.machine if self._recording is not None else machine
         self.tracing = self._build_tracing(config, web) if config.otlp.enabled else None
         self._link: SamplerLink | None = None
@@ -134,6 +142,7 @@ class App:
         self._self_at_s = 0.0
         self._stop = threading.Event()
         self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        self._teller: threading.Thread | None = None
         exposition = Exposition()
         # A page is rendered ahead for those who scrape about as often as there is news; for one that comes every 15 s
         # it would be made 15 times, and once takes 10 ms. What a scraper gets is never long behind the store.
@@ -187,16 +196,20 @@ class App:
             ending.join()
         if self._recording is not None:
             self._recording.close()
+        if self._teller is not None:
+            self._teller.join(_TELLING_S)
 
     @contextlib.asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
-        """What runs on the event loop beside the HTTP server: the receivers of traces."""
+    async def beside(self, url: str) -> AsyncIterator[None]:
+        """What runs on the event loop beside the HTTP server: the receivers of traces. ``url``: of its root."""
         if self.tracing is None:
+            self._begin_telling(url, {})
             yield
             return
         sender: Sender | None = None
         try:
             where = await self.tracing.start()
+            self._begin_telling(url, {protocol: _shown(host, port) for protocol, (host, port) in where.items()})
             for protocol, (host, port) in where.items():
                 log.info("otlp=listening protocol=%s address=%s", protocol, _shown(host, port))
             if self._machine.world is not None and "http" in where:
@@ -214,10 +227,42 @@ class App:
         if self.tls is not None:
             log.warning("demo=silent detail='the simulated servers send no traces to a receiver with TLS'")
             return None
-        address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - what it listens on
-        sender = Sender(SpanMaker(world, self._clock.to_unix), self._clock, f"http://{_shown(address, port)}/v1/traces")
+        to = f"http://{_shown(_reachable(host), port)}/v1/traces"
+        sender = Sender(SpanMaker(world, self._clock.to_unix), self._clock, to)
         sender.start()
         return sender
+
+    def _begin_telling(self, url: str, receivers: Mapping[str, str]) -> None:
+        self._teller = threading.Thread(
+            target=self._tell_what_is_seen, args=(url, receivers), name="sight", daemon=True
+        )
+        self._teller.start()
+
+    def _tell_what_is_seen(self, url: str, receivers: Mapping[str, str]) -> None:
+        until_s = self._clock.now_s() + SETTLE_S
+        if self._stop.wait(_SOONEST_S):
+            return
+        while not self._has_settled(self._clock.now_s()) and self._clock.now_s() < until_s:
+            if self._stop.wait(_LOOK_S):
+                return
+        from gpumon.sight.telling import tell  # the doctor's checks: neither start nor scrape waits for them
+        from gpumon.sight.told import Place
+
+        is_demo = self._machine.world is not None
+        place = Place(self._node_names[0], os.geteuid(), url, has_page=self._config.http.ui, is_demo=is_demo)
+        view = self.store.view(self._clock.now_s())
+        tell(self._config, view, self._files, os.environ, receivers, place)
+
+    def _has_settled(self, at_s: float) -> bool:
+        """NVML has said whether it is there, every GPU what it is, and every source has looked once."""
+        if self.waiting_for():
+            return False
+        if self._link is None:
+            return True
+        view = self.store.view(at_s)
+        if self._link.state == "running":
+            return len(view.family(catalogue.GPU_INFO)) == view.value(catalogue.GPU_COUNT, ("present",))
+        return self._link.state != "starting" and bool(view.family(catalogue.NVML_STATE))
 
     def waiting_for(self) -> list[str]:
         """Sources whose first pass is still to come. Without NVML its sources are not waited for."""
@@ -484,7 +529,8 @@ def run(
     try:
         from gpumon.web.server import serve  # while the sampler process starts
 
-        serve(app.asgi, listener, asked_to_end.is_set, partial(_quietly_reload, app), app.beside, tls, app.end_streams)
+        beside = partial(app.beside, f"{scheme}://{_shown(_reachable(host), port)}/")
+        serve(app.asgi, listener, asked_to_end.is_set, partial(_quietly_reload, app), beside, tls, app.end_streams)
     finally:
         app.stop()
         if folder is not None:
@@ -518,6 +564,11 @@ def _reload_for_demo(folder: Path | None, reload: Callable[[], Config]) -> Confi
 
 def _shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reachable(host: str) -> str:
+    """From this machine, at what listens on this address."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
 
 
 def _raise_open_files() -> None:

@@ -1453,7 +1453,7 @@ CAUSES = (
     *("batch_growth", "long_context", "straggler", "moe_imbalance", "gpu_contention", "graph_fallback"),
     *("process_stopped", "gpu_error", "unexplained"),
 )
-"""Why a token can be slow: a closed list (DESIGN §7)."""
+"""Why a token can be slow: a closed list; docs/EXPLAINING.md says what each is."""
 PHASES = ("first_token", "decode")
 _EXPLAINED = "requests, and what was true of their GPUs, processes, servers and host meanwhile"
 SLOW_TOKEN_SECONDS = _counter(

@@ -16,7 +16,9 @@ from typing import Annotated, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import ValidationError
 
-from gpumon.config import ENVIRONMENT_PREFIX, FLAGS, Config, Key, keys, shown
+from gpumon.config import Config
+from gpumon.config_keys import ENVIRONMENT_PREFIX, FLAGS, Key, keys
+from gpumon.config_types import shown
 from gpumon.yamlfile import Value, YamlError, parse_yaml, read_yaml
 
 # What Kubernetes puts into every pod when a service is called gpumon or gpumon-something: not meant for us.

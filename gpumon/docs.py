@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from gpumon.catalogue import GROUPS, METRICS
-from gpumon.config import FLAGS, Config, Key, keys
+from gpumon.config import Config
+from gpumon.config_keys import FLAGS, Key, keys
 from gpumon.model import Kind, Metric
 
 if TYPE_CHECKING:

@@ -54,14 +54,16 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: time, level, logger, message, and traceback where there is one."""
+    """One JSON object: time, level, logger, message, what a record has ``more`` (logging's ``extra``), and traceback
+    where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = {
+        fields: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _message(record),
+            **getattr(record, "more", {}),
         }
         if record.exc_info:
             fields["traceback"] = _traceback(self, record)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.resources
 import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from gpumon.markup import escaped
+from gpumon.plotly_js import plotly_js
 from gpumon.terminal import LONG
 
 Figures = dict[str, dict[str, Any]]
@@ -75,11 +75,8 @@ def document(
 
 
 def plotly_script() -> str:
-    """plotly's JavaScript; empty where the package came without it."""
-    try:
-        text = (importlib.resources.files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
-    except (ModuleNotFoundError, OSError):
-        return ""
+    """plotly's JavaScript, to be written into a page; empty where there is none, or it would end its own element."""
+    text = (plotly_js() or b"").decode()
     # As the browser reads it: what is hashed is what comes out of its parser.
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return "" if "</script" in text.lower() or "<!--" in text else text

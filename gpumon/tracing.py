@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from gpumon.config import Config, EndpointConfig, parse_listen
+from gpumon.config import Config, EndpointConfig
+from gpumon.config_types import parse_listen
 from gpumon.explain.explained import Explained
 from gpumon.export.annotate import Annotator, Bindings
 from gpumon.export.forward import Disk, Forwarder

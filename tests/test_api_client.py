@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
-from gpumon import cli
 from gpumon.api_client import PASSWORD, TOKEN, USER, Api, ApiError, QuestionError, error_detail
+from gpumon.commands.loading import API_VARIABLES
 from tests.host.test_http_client import Peer
 
 LIMIT = 100_000
@@ -260,7 +260,7 @@ def test_credentials_that_cannot_be_sent_are_the_askers_mistake(environ: dict[st
 
 
 def test_the_variables_of_credentials_are_no_part_of_the_configuration() -> None:
-    assert {USER, PASSWORD, TOKEN} == cli.API_VARIABLES
+    assert {USER, PASSWORD, TOKEN} == API_VARIABLES
 
 
 @pytest.mark.parametrize(

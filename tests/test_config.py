@@ -11,8 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpumon.config import FLAGS, Address, Config, ProcessesConfig, ServersConfig, keys, parse_listen, parse_ports
+from gpumon.config import Config, ProcessesConfig, ServersConfig
+from gpumon.config_keys import FLAGS, keys
 from gpumon.config_load import ConfigError, load
+from gpumon.config_types import Address, parse_listen, parse_ports
 from gpumon.docs import render_config_yaml
 
 

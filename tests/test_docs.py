@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel
 
 from gpumon.catalogue import GROUPS, INCIDENT_KINDS, METRICS
-from gpumon.config import FLAGS, Config, keys
+from gpumon.config import Config
+from gpumon.config_keys import FLAGS, keys
 from gpumon.detect.detectors import DETECTORS, thresholds_of
 from gpumon.detect.ledger import CLOSED_MAX, OPEN_MAX
 from gpumon.docs import (

@@ -13,7 +13,8 @@ import pytest
 
 from gpumon import __version__, cli
 from gpumon.catalogue import METRICS
-from gpumon.config import FLAGS, Config, keys
+from gpumon.config import Config
+from gpumon.config_keys import FLAGS, keys
 from gpumon.model import Kind
 
 ROOT = Path(__file__).resolve().parent.parent

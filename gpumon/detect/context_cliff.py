@@ -82,7 +82,7 @@ class ContextCliff:
         ),
     )
     thresholds: ClassVar[Mapping[str, str]] = {
-        "ratio": "Of P95 to that of contexts half as long; DESIGN §6. The work doubles, attention adds to it.",
+        "ratio": "Of P95 to that of contexts half as long; ratio. The work doubles, attention adds to it.",
         "least_requests": "Requests in each of the two buckets.",
         "least_tokens": "Tokens in each of the two buckets.",
     }

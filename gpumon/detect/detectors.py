@@ -12,7 +12,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, cast
 
-from gpumon.config import DetectConfig, shown
+from gpumon.config import DetectConfig
+from gpumon.config_types import shown
 from gpumon.detect.allocator import AllocatorGap
 from gpumon.detect.batch import BatchJitter
 from gpumon.detect.bound import MemoryBound, StarvedGpu

@@ -15,7 +15,7 @@ from gpumon.requests.windows import Signal
 
 SHARE: Final = 0.95
 RATIO: Final = 2.5
-"""Of P95 to that of contexts half as long; DESIGN §6."""
+"""Of P95 to that of contexts half as long; the default of ``context_cliff`` in docs/DETECTORS.md."""
 WORK: Final = 2.0
 """From rung to rung, for which RATIO is meant."""
 MEDIAN: Final[dict[int, float]] = {Signal.FIRST_TOKEN: 0.9, Signal.INTER_TOKEN: 0.6}

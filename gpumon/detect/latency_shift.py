@@ -101,7 +101,7 @@ class LatencyShift:
         ),
     )
     thresholds: ClassVar[Mapping[str, str]] = {
-        "rise": "Ratio; DESIGN §6.",
+        "rise": "Of a window to what was before it; ratio.",
         "deviations": "Robust standard deviations over the median.",
         "least_windows": "Windows to compare with: a minute of them.",
         "settled_s": "Seconds after which a level is normal.",

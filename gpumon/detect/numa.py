@@ -64,7 +64,7 @@ class NumaRemote:
         ),
     )
     thresholds: ClassVar[Mapping[str, str]] = {
-        "local": "Ratio; DESIGN §6. A sample of 1,024 pages has a standard deviation of 0.014.",
+        "local": "Of pages or CPUs, what is near the GPU; ratio. Samples of 1,024 pages have a deviation of 0.014.",
         "local_again": "Ratio from which it is over: a few deviations above.",
         "readings": "Readings running, ten seconds apart by default: memory moves while a server starts.",
     }

@@ -81,8 +81,8 @@ class PageFaultBurst:
         ),
     )
     thresholds: ClassVar[Mapping[str, str]] = {
-        "variation": "Standard deviation over mean of 20 samples; DESIGN §6. Only bursts up to a second reach 2.5.",
-        "jump": "Times the mean before, and the size of bursts before; DESIGN §6.",
+        "variation": "Standard deviation over mean of 20 samples, ten seconds. Only bursts up to a second reach 2.5.",
+        "jump": "Times the mean before, and the size of bursts before; ratio.",
         "floor_per_s": "Faults per second; at 0.1 to 10 ms each, fewer do not hold up a server.",
         "host_floor_per_s": "Faults per second of the whole host, where starting programs fault by the hundred.",
         "least_faults": "Faults of a burst: a second at the floor.",

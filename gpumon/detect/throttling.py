@@ -15,7 +15,7 @@ from gpumon.detect.detector import Finding, IncidentKind, Severity, gpu_entity
 from gpumon.detect.scene import Scene
 
 _TWICE = 2
-"""Intervals running, as DESIGN defines throttling."""
+"""Intervals between readings, running, as docs/DETECTORS.md says."""
 
 
 class ThermalThrottle:

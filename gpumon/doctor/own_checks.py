@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpumon import catalogue
-from gpumon.config import Config, keys
+from gpumon.config import Config
+from gpumon.config_keys import keys
 from gpumon.doctor.report import Check, Status
 from gpumon.doctor.surroundings import Surroundings
 from gpumon.host.files import Files, ReadError

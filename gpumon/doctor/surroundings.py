@@ -16,11 +16,12 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
-from gpumon.config import Address, Config, parse_listen
+from gpumon.config import Config
+from gpumon.config_types import Address, parse_listen
 from gpumon.doctor.server_checks import ServersFound
 from gpumon.host.files import Files, ReadError
 from gpumon.host.kmsg import DevKmsg
@@ -86,6 +87,21 @@ def gather(
     """Look around. ``open_driver``: whether the driver's control node may be opened, which hangs where the driver
     does. ``dev``: where device nodes are."""
     listen = _listen_error(config.http.address)
+    return replace(
+        gather_within(config, files, environ, open_driver=open_driver, dev=dev),
+        listen=listen,
+        already_running=bool(listen) and _is_gpumon(config.http.address),
+        otlp_listen=tuple(_otlp_errors(config)),
+        kubelet=_try_kubelet(pod_resources(config)),
+        page_placement=_try_page_placement(files, MovePages(str(config.host.procfs))),
+    )
+
+
+def gather_within(
+    config: Config, files: Files, environ: Mapping[str, str], *, open_driver: bool = False, dev: str = "/dev"
+) -> Surroundings:
+    """The same for a gpumon that runs, and starts no child: its addresses are its own, the kubelet and the driver are
+    asked already, and page placement is tried on itself."""
     return Surroundings(
         uid=os.geteuid(),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -95,13 +111,9 @@ def gather(
         marked_container=any(map(os.path.exists, _CONTAINER_MARKS)),
         bindings=_version("nvidia-ml-py"),
         namesake=_version("pynvml"),
-        page_placement=_try_page_placement(files, MovePages(str(config.host.procfs))),
+        page_placement=_page_error(files, MovePages(str(config.host.procfs)), os.getpid()),
         kernel_log=_try_kernel_log(config),
-        listen=listen,
         state_folder=writing_fails_for(config.state.folder),
-        already_running=bool(listen) and _is_gpumon(config.http.address),
-        otlp_listen=tuple(_otlp_errors(config)),
-        kubelet=_try_kubelet(pod_resources(config)),
     )
 
 

@@ -5,8 +5,8 @@ adds the requests that ended to the load of their groups; and explains those tha
 is explained once, and counted once. A witness that fails loses its own signs and nothing else.
 
 Bounded: 32 groups, at most 8 of them bound to nothing, of which one unseen for five minutes makes room for another;
-16,384 requests that wait, of four million tokens together; details of the 1,024 newest slow requests and of as many
-others. What does not fit is counted as ``dropped``.
+16,384 requests that wait, of four million tokens together; details of the newest (``recent``). What does not fit is
+counted as ``dropped``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from gpumon.explain.group import Group, Key, group_of, holders_by_gpu, keys_of, 
 from gpumon.explain.group_state import Accounts, Due, GroupState
 from gpumon.explain.latency_tracks import LatencyTracks
 from gpumon.explain.learning import Stretches
+from gpumon.explain.recent import Recent
 from gpumon.explain.request_log import RequestLog
 from gpumon.explain.signs import Witness
 from gpumon.explain.steps import ran_of
@@ -54,9 +55,6 @@ WAITING_TOKENS: Final = 4_000_000
 """Token times in memory of requests that wait, 8 bytes each."""
 PASS: Final = 32_768
 """Tokens that are explained at once: what bounds the memory of it, about 150 bytes a token."""
-DETAILS: Final = 1024
-TOKENS_KEPT: Final = 400_000
-"""Token times in memory, of all details together."""
 SETTLED_S: Final = 900.0
 """An incident that lasts longer is the new normal."""
 _EDGE_S: Final = 2.0
@@ -111,11 +109,7 @@ class Explanation:
         self._waiting: deque[_Waiting] = deque()
         self._tokens_waiting = 0
         self._lock = threading.Lock()
-        """Over what others read: details and counters."""
-        self._slow: OrderedDict[tuple[str, str], Explained] = OrderedDict()
-        """By trace and span id, the newest last."""
-        self._others: OrderedDict[tuple[str, str], Explained] = OrderedDict()
-        self._tokens_kept = 0
+        """Over the counters, which others read."""
         self._seconds: dict[tuple[str, str], NDArray[np.float64]] = {}
         """By server and model: (phases, CAUSES)."""
         self._outcomes: dict[tuple[str, str], Counter[str]] = {}
@@ -124,6 +118,7 @@ class Explanation:
         self._incident_causes: dict[str, Counter[str]] = {}
         self._failures: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
+        self._recent = Recent()
         self.log = RequestLog(n_signals=len(DIMENSIONS))
         self.dimensions = Dimensions()
         self.latencies = LatencyTracks()
@@ -140,25 +135,20 @@ class Explanation:
 
     def find(self, trace_id: str) -> list[Explained]:
         """What is known of the requests of a trace (32 hex digits), the earliest first."""
-        with self._lock:
-            found = [each for known in (self._slow, self._others) for key, each in known.items() if key[0] == trace_id]
-        return sorted(found, key=lambda each: each.start_s)
+        return self._recent.find(trace_id)
 
     def of_span(self, trace_id: bytes, span_id: bytes) -> Explained | None:
         """What is known of the request that this span is of; None for other spans."""
-        key = (trace_id.hex(), span_id.hex())
-        with self._lock:
-            return self._slow.get(key) or self._others.get(key)
+        return self._recent.of_span(trace_id, span_id)
+
+    def newest(self) -> list[Explained]:
+        """Requests that were slow, the newest first."""
+        return self._recent.slow()
 
     def dropped(self, since_s: float) -> int:
         """Requests that arrived since then and were not explained for want of room; of the newest 16,384 such."""
         with self._lock:
             return sum([at_s >= since_s for at_s in self._dropped_s])
-
-    def newest(self) -> list[Explained]:
-        """Requests that were slow, the newest first."""
-        with self._lock:
-            return list(reversed(self._slow.values()))
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
@@ -351,23 +341,8 @@ class Explanation:
     def _keep(self, explained: Sequence[Explained], *, cold: bool) -> None:
         with self._lock:
             self._count_all(explained, cold=cold)
-            self.log.extend(explained)
-            for each in explained:
-                is_slow = each.excess_s > 0
-                fits = each.token_s is None or len(each.token_s) <= TOKENS_KEPT // 16
-                kept = each if is_slow and fits else each._replace(token_s=None)
-                key = (each.record.trace_id.hex(), each.record.span_id.hex())
-                known = self._slow if is_slow else self._others
-                for one in (self._slow, self._others):
-                    self._forget(one.pop(key, None))
-                known[key] = kept
-                self._tokens_kept += len(kept.token_s) if kept.token_s is not None else 0
-                while len(known) > DETAILS or (self._tokens_kept > TOKENS_KEPT and known is self._slow):
-                    self._forget(known.popitem(last=False)[1])
-
-    def _forget(self, each: Explained | None) -> None:
-        if each is not None and each.token_s is not None:
-            self._tokens_kept -= len(each.token_s)
+        self._recent.keep(explained)
+        self.log.extend(explained)
 
     def _blame(self, incident: Incident, explained: Iterable[Explained], at_s: float) -> None:
         """What the requests say that ran while an incident held."""

@@ -37,7 +37,7 @@ need 80 columns and fit fewer: what stands side by side then stands below one an
   (`thermal_throttle: sm_clock 1.185e+09 hertz (usually 1.98e+09)`).
 - **Incidents**: `causes`, the seconds by which the requests that an incident touched were late, by cause.
 - **JSON**: `/api/v1/explain?trace_id=`, `/api/v1/explained`, `/api/v1/diagnose`, `/api/v1/correlation` and
-  `/api/v1/surface`; `/docs` describes them.
+  `/api/v1/surface`; [API.md](API.md) describes them.
 
 ```promql
 # What costs the users of a model most? (seconds lost each second, by cause)
@@ -117,8 +117,14 @@ the end; `--all` shows all.
 
 A request counts as slow here when its excess is at least 30 % of what was expected, and 100 ms.
 
-gpumon keeps the newest 16,384 requests, and of the newest 1,024 slow ones the times of their tokens. A running gpumon
-answers for two hours at most (`--since 2h`), a recording for all of its length.
+gpumon keeps the newest 16,384 requests. `gpumon explain` knows the newest 1,024 of those that were slow and 1,024 of
+the others. Of the others each model keeps its newest: the model that has most gives up its oldest, so that one that is
+asked a lot does not push out the rest; one of which no request came for a quarter of an hour gives first. Token times
+are kept of both, for comparison: 400,000 of slow requests, with fewer requests where their answers are long, and
+500,000 of the others, the oldest of which lose their times first and stay known without. That is 7.2 MB at most. An
+answer of more than 25,000 tokens (31,250 where it was on time) keeps none.
+
+A running gpumon answers for two hours at most (`--since 2h`), a recording for all of its length.
 
 ## How it is worked out
 

@@ -10,6 +10,12 @@ from typing import Protocol
 
 from gpumon.model import Reason
 
+SCRAPE_HEADER = "x-gpumon-scrape"
+"""On every request of these: a gpumon proxy, which passes on all others, does not give away the page of the server
+behind it, or that server would be read twice."""
+PROXY_HEADER = "x-gpumon-proxy-error"
+"""Of answers that are such a proxy's own."""
+
 
 class HttpError(Exception):
     """A page could not be had.

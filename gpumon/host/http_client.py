@@ -1,7 +1,8 @@
 """The real ``host.http.Http``: http.client over kept connections, one deadline for all of a page.
 
 Redirects are not followed, proxies of the environment are not used, certificates of ``https`` are verified by the
-system's authorities. Looking up a name has no deadline in any C library: where that may hang, configure addresses.
+system's authorities. A gpumon proxy is told from a server, and gives away no page of the one behind it. Looking up a
+name has no deadline in any C library: where that may hang, configure addresses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import urlsplit
 
-from gpumon.host.http import HttpError
+from gpumon.host.http import PROXY_HEADER, SCRAPE_HEADER, HttpError
 from gpumon.host.timed_socket import TimedSocket, TooLongError, left_s
 from gpumon.model import Reason
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 KEPT = 32
 """Connections kept; of more targets the one opened first gives way."""
-_HEADERS = {"Accept": "text/plain;version=0.0.4, */*;q=0.1", "User-Agent": "gpumon"}
+_HEADERS = {"Accept": "text/plain;version=0.0.4, */*;q=0.1", "User-Agent": "gpumon", SCRAPE_HEADER: "1"}
 _OVERHEAD_BYTES = 1 << 18
 
 
@@ -149,7 +150,8 @@ def _refusal(response: http.client.HTTPResponse) -> HttpError | None:
     if status in (401, 403):
         return HttpError(Reason.DENIED, f"HTTP {status}")
     if status != 200:
-        return HttpError(Reason.UNAVAILABLE, f"HTTP {status}")
+        is_proxy = response.getheader(PROXY_HEADER) is not None
+        return HttpError(Reason.UNAVAILABLE, "a gpumon proxy, not a server" if is_proxy else f"HTTP {status}")
     if (response.getheader("Content-Encoding") or "identity").strip().lower() != "identity":
         return HttpError(Reason.MALFORMED, "compressed, which was not asked for")
     kind = (response.getheader("Content-Type") or "text/plain").partition(";")[0].strip().lower()

@@ -1,9 +1,10 @@
 """Connections of clients: reading requests, one at a time, and writing answers.
 
-Strict about heads (``http_head``), refused with an answer that says why: what is no HTTP/1, WebSockets, tunnels, and
-requests to a forward proxy. A second request that is sent before the first one's answer is complete is not taken: the
-connection closes behind that answer, as RFC 9112, 9.3.2 provides for. The end of what a client sends counts as its
-leaving. The body of a refusal has the form of OpenAI's errors, so that clients show its text.
+Strict about heads (``http_head``), refused with an answer that says why: what is no HTTP/1, WebSockets, tunnels,
+requests to a forward proxy, and gpumon's own for the server's metrics page. A second request that is sent before the
+first one's answer is complete is not taken: the connection closes behind that answer, as RFC 9112, 9.3.2 provides for.
+The end of what a client sends counts as its leaving. The body of a refusal has the form of OpenAI's errors, so that
+clients show its text.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gpumon.proxy.http_head import (
     HeadError,
     RequestHead,
     check_request_beginning,
+    is_scrape,
     parse_request,
     wants_websocket,
     write_head,
@@ -34,7 +36,7 @@ from gpumon.proxy.shared import Shared
 
 _BLANK_BYTES: Final = 32
 """Most of the empty lines before a head."""
-_CODES: Final = {403: "outside_prefix", 501: "unsupported", 505: "unsupported", 508: "loop"}
+_CODES: Final = {403: "outside_prefix", 421: "scrape", 501: "unsupported", 505: "unsupported", 508: "loop"}
 _LARGE_CHUNK: Final = 16 << 10
 _CRLF: Final = b"\r\n"
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -273,6 +275,8 @@ class ClientConnection(asyncio.Protocol):
         """Raises HeadError for what a pass-through cannot do."""
         if wants_websocket(head):
             raise HeadError("WebSockets are not passed on: connect to the server itself", 501)
+        if is_scrape(head):
+            raise HeadError("a server's metrics page is asked for at the server itself", 421)
         if head.method == b"CONNECT" or not (head.target.startswith(b"/") or head.target == b"*"):
             raise HeadError("this is no forward proxy: expected a path such as /v1/chat/completions", 501)
         if head.target == b"*" and head.method != b"OPTIONS":

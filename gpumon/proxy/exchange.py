@@ -215,7 +215,7 @@ class Exchange:
 
     def _acquire(self) -> None:
         self._timer = None
-        known = self._shared.pool.take()
+        known = self._shared.pool.take(self._shared.now_ns())
         if known is not None:
             self._attach(known)
         else:

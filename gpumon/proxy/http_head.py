@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from gpumon.host.http import PROXY_HEADER, SCRAPE_HEADER
+
 HEAD_BYTES: Final = 64 << 10
 """Largest head, and largest trailer section."""
 HEADERS_MAX: Final = 256
@@ -37,10 +39,11 @@ _HOP_BY_HOP: Final = frozenset(
 )
 _NEVER_NAMED: Final = frozenset({b"content-length", b"host", b"content-type", b"content-encoding"})
 """Headers that a Connection header cannot take away: what the body is depends on them."""
-ERROR_HEADER: Final = b"x-gpumon-proxy-error"
+ERROR_HEADER: Final = PROXY_HEADER.encode()
 """Of answers that are the proxy's own."""
 INJECTED_HEADER: Final = b"x-gpumon-injected"
 """Of every answer to a request that rules for delays apply to: the rules."""
+_SCRAPE: Final = SCRAPE_HEADER.encode()
 _OWN: Final = frozenset({ERROR_HEADER, INJECTED_HEADER})
 _NO_TRAILERS: Final = frozenset(
     {*_HOP_BY_HOP, *_NEVER_NAMED, *_OWN, b"trailer", b"authorization", b"cookie", b"set-cookie"}
@@ -201,6 +204,11 @@ def trailers_to_pass(trailers: tuple[Header, ...]) -> list[Header]:
 def wants_websocket(head: RequestHead) -> bool:
     """Whether this asks for a WebSocket. Other upgrades are offers, which a server may pass over."""
     return b"websocket" in _words(head.headers, b"upgrade")
+
+
+def is_scrape(head: RequestHead) -> bool:
+    """Whether gpumon asks for a server's own metrics page."""
+    return head.header(_SCRAPE) is not None
 
 
 def wants_trailers(head: RequestHead) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gpumon.config import holds_credentials
+from gpumon.config_types import holds_credentials
 
 LONGEST_NS: Final = 600 * 10**9
 RULES_MAX: Final = 16

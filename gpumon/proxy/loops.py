@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-from gpumon.config import Address
+from gpumon.config_types import Address
 
 _Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -24,7 +24,8 @@ from typing import Final
 
 import uvloop
 
-from gpumon.config import Address, ProxyConfig, parse_listen
+from gpumon.config_proxy import ProxyConfig
+from gpumon.config_types import Address, parse_listen
 from gpumon.export.forward_send import Endpoint, Tls, make_sender
 from gpumon.ingest.request import Transport
 from gpumon.ingest.web_config import WebConfig, load_web_config, ssl_context

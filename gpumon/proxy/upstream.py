@@ -3,6 +3,9 @@
 An answer ends where its framing says. Where the connection ends first, whoever waits for it is told, so that no end is
 made up. A kept connection that closes, or on which something arrives unasked, is thrown away; a request that has been
 written to one is never written to another.
+
+Some servers close a connection behind an answer in chunks and say before that they keep it; llama.cpp does it behind
+every stream. A request that is on its way by then is lost. So such a connection rests for a while before it is used.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from gpumon.proxy.http_head import (
 from gpumon.proxy.loops import end_of
 from gpumon.proxy.settings import shown_address
 
+REST_NS: Final = 1_000_000_000
+"""By then a server that closes behind its answer has done so."""
 _SWITCHING: Final = 101
 
 
@@ -59,6 +64,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._reader: BodyReader | None = None
         self._keeps = True
         self._until_eof = False
+        self.rests = False
+        """Whether its last answer came in chunks, behind which a server may close without a word."""
         self.transport = cast(asyncio.Transport, None)
         """Set when the connection is made."""
         self._made = False
@@ -144,6 +151,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._head = b""
                 self._keeps = head.keeps
                 self._until_eof = head.framing is Framing.EOF
+                self.rests = head.framing is Framing.CHUNKED
                 self._reader = body_reader(head.framing, head.length)
             self._waiting.response_head(head, at_ns)
             if self._reader is not None and self._waiting is not None:
@@ -180,12 +188,15 @@ class Pool:
         self._size = size
         self._keep_ns = keep_ns
         self._idle: deque[UpstreamConnection] = deque()
+        self._resting: deque[UpstreamConnection] = deque()
 
     def __len__(self) -> int:
-        return len(self._idle)
+        return len(self._idle) + len(self._resting)
 
-    def take(self) -> UpstreamConnection | None:
+    def take(self, at_ns: int) -> UpstreamConnection | None:
         """One that can be written to."""
+        while self._resting and at_ns - self._resting[0].idle_since_ns >= REST_NS:
+            self._idle.append(self._resting.popleft())
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -199,18 +210,22 @@ class Pool:
             connection.abort()
             return
         connection.idle_since_ns = at_ns
-        self._idle.append(connection)
-        if len(self._idle) > self._size:
-            self._idle.popleft().abort()
+        (self._resting if connection.rests else self._idle).append(connection)
+        if len(self) > self._size:
+            those = [each for each in (self._idle, self._resting) if each]
+            min(those, key=lambda each: each[0].idle_since_ns).popleft().abort()
 
     def sweep(self, at_ns: int) -> None:
         """Close what has been idle for too long, or was closed by the server."""
-        kept = [one for one in self._idle if one.usable and at_ns - one.idle_since_ns < self._keep_ns]
-        for one in set(self._idle).difference(kept):
-            one.abort()
-        self._idle = deque(kept)
+        for those in (self._idle, self._resting):
+            kept = [one for one in those if one.usable and at_ns - one.idle_since_ns < self._keep_ns]
+            for one in set(those).difference(kept):
+                one.abort()
+            those.clear()
+            those.extend(kept)
 
     def close(self) -> None:
         """Close all."""
-        while self._idle:
-            self._idle.pop().abort()
+        for those in (self._idle, self._resting):
+            while those:
+                those.pop().abort()

@@ -3,7 +3,8 @@
 Reads /proc/<pid>/net/tcp and tcp6 of each network namespace that a process on a GPU is in, looks there for sockets on
 the wanted ports, and for the process that has each of them open. It counts where that process works with a GPU, or
 did: by its tree, its process group or its container (``process_tree``), for an API server is the parent or a sibling
-of what computes. gpumon's own sockets do not count.
+of what computes. gpumon's own sockets do not count. What one process has on one port is one door, and so is what
+several have at one address, where the kernel says who answers (``SO_REUSEPORT``).
 
 A socket in gpumon's own network namespace is reached over loopback; one in another, a pod's, at the pod's address, by
 /proc/<pid>/net/fib_trie and if_inet6. One that listens on loopback there cannot be reached, nor can one whose address
@@ -106,9 +107,8 @@ class ListeningServers:
                     f"{unknown}: /proc/<pid>/fd of other users needs CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE",
                 )
             )
-        return Look(
-            sorted(doors, key=lambda door: (self._rank(door.port) or 0, door.port, door.host, door.pid)), misses
-        )
+        ordered = sorted(doors, key=lambda door: (self._rank(door.port) or 0, door.port, door.host, door.pid))
+        return Look(list(_each_once(ordered)), misses)
 
     def _processes(self) -> Processes:
         """With those that hold a GPU and those that held one and live on: where the driver hangs, it tells of none."""
@@ -208,6 +208,17 @@ class ListeningServers:
             return self._files.link(path)
         except ReadError:
             return None
+
+
+def _each_once(doors: Sequence[Door]) -> Iterator[Door]:
+    """Of those with the same address the first, whichever process answers there."""
+    met = set()
+    for door in doors:
+        place = (door.host, door.port)
+        if place not in met:
+            yield door
+        if door.host:
+            met.add(place)
 
 
 def _shared(processes: Processes, namespaces: Sequence[_Namespace]) -> frozenset[Address]:

@@ -1,7 +1,7 @@
 """Every fault a scenario may inject, as data: whom it strikes, what its strength means, and which cause it truly is.
 
-``KINDS`` is the whole list; ``physics``, ``engine`` and ``world`` do what it says. ``cause`` is the label of DESIGN
-§7 that explains the tokens it slows; None for what slows none, or what no cause of the list explains
+``KINDS`` is the whole list; ``physics``, ``engine`` and ``world`` do what it says. ``cause`` is the one of
+docs/EXPLAINING.md that explains the tokens it slows; None for what slows none, or what no cause of the list explains
 (``quality_drop``).
 """
 

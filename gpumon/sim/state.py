@@ -191,7 +191,7 @@ class FinishedRequest(NamedTuple):
     score: float | None
     """An evaluation's, where the load has evaluations."""
     truth: tuple[tuple[str, float], ...]
-    """True excess seconds over all its gaps by cause (DESIGN §7), those above zero: for benchmarks, never for spans."""
+    """True excess seconds over all its gaps by cause (docs/EXPLAINING.md), those above zero: for benchmarks alone."""
     first_truth: tuple[tuple[str, float], ...]
     """The same of the time to first token."""
 

@@ -3,8 +3,9 @@
 Which sockets listen for processes on GPUs, and under which addresses they are reached, is handed in (``Door``). One
 that is asked gets a GET of ``/metrics`` and, where it answers as an HTTP server that has no metrics there, of the other
 path that servers use. Of a process one page is enough: once it is found, its other ports are left alone, and what the
-configuration names is not asked at all. A port that was no server's is asked at most once a minute, again after 1, 2,
-4, … and then every 16 minutes, for as long as its socket is there. Nothing here reads a clock or a file.
+configuration names is not asked at all. A gpumon proxy gives no page away (host.http.SCRAPE_HEADER), so that the
+server behind it is found once, at its own port. A port that was no server's is asked at most once a minute, again after
+1, 2, 4, … and then every 16 minutes, for as long as its socket is there. Nothing here reads a clock or a file.
 """
 
 from __future__ import annotations

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query
+from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, ValidationError, WithJsonSchema
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.diagnosis.asked import UnknownNameError, of_named
 from gpumon.explain.diagnosis.model import Diagnosis, Surface
 from gpumon.explain.explained import Explained
+from gpumon.explain.recent import ON_TIME_MAX, SLOW_MAX
 from gpumon.web.answers import NOT_FOUND, REFUSED, Answers
 from gpumon.web.explanation import Late, Trace, late, trace
 from gpumon.web.questions import (
@@ -79,8 +81,9 @@ def explain_routes(
         if not found:
             raise HTTPException(
                 404,
-                "nothing is known of this trace: a request is explained some seconds after it ended, and the newest "
-                "ones are kept; /api/v1/explained lists them",
+                "nothing is known of this trace: a request is explained some seconds after it ended, and known while "
+                f"it is among the newest {SLOW_MAX:,} that were late or among {ON_TIME_MAX:,} others; "
+                "/api/v1/explained lists the former",
             )
         return trace(trace_id, found, to_unix)
 
@@ -121,7 +124,9 @@ def diagnose_routes(diagnose: Callable[[DiagnoseQuery], Diagnosis]) -> APIRouter
         except ValueError as error:
             if not query.x and not query.y:
                 raise
-            raise HTTPException(422, str(error)) from error
+            wrong = "x" if query.x and repr(query.x) in str(error) else "y"
+            said = {"loc": ("query", wrong), "msg": str(error), "type": "value_error"}
+            raise RequestValidationError([said]) from error
 
     @router.get(
         "/diagnose",

@@ -132,7 +132,7 @@ class Explanation(_Said):
     first_token: Account
     decode: Account
     slow_gaps: list[SlowGap] = Field(description="The slowest ones, at most 64, by time.")
-    tokens: Tokens | None = Field(description="Null where token times are not known or not kept.")
+    tokens: Tokens | None = Field(description="Null where token times are not told, or no longer kept.")
     signals: list[Signal] = Field(description="Dimensions that are known.")
 
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from fastapi import APIRouter, HTTPException, Request, Response
 
+from gpumon.plotly_js import plotly_js
 from gpumon.web.answers import with_tag
 
 POLICY: Final = (
@@ -78,13 +79,10 @@ def page_routes() -> APIRouter:
 
 
 @functools.cache
-def plotly_packed(package: str = "plotly") -> bytes | None:
-    """plotly's JavaScript, compressed; None where the package came without it."""
-    try:
-        text = (importlib.resources.files(package) / "package_data" / "plotly.min.js").read_bytes()
-    except (ModuleNotFoundError, OSError):
-        return None
-    return gzip.compress(text, 6, mtime=0)
+def plotly_packed() -> bytes | None:
+    """plotly's JavaScript, compressed; None where there is none."""
+    text = plotly_js()
+    return gzip.compress(text, 6, mtime=0) if text is not None else None
 
 
 def _answer(request: Request, file: File, headers: dict[str, str]) -> Response:

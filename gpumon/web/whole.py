@@ -15,6 +15,7 @@ from gpumon.web.knowledge import Knowledge
 from gpumon.web.live import Live
 from gpumon.web.routes import hour_routes, now_routes, request_routes, stream_routes
 from gpumon.web.stream import Stream
+from gpumon.web.unix_time import UnixTime
 
 
 class Whole(NamedTuple):
@@ -26,6 +27,7 @@ class Whole(NamedTuple):
 
 def make_whole(known: Knowledge, why_unexplained: str) -> Whole:
     """why_unexplained: which keys keep tokens from being explained; empty where they are."""
+    known = known._replace(to_unix=UnixTime(known.to_unix))
     explanation = known.explanation
     live = Live(known.snapshot, known.incidents, known.now_s, known.to_unix)
     stream = Stream(live.news)

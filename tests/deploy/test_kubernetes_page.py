@@ -14,7 +14,7 @@ import yaml
 from helm_python import Chart
 
 from gpumon import cli
-from gpumon.config import keys
+from gpumon.config_keys import keys
 from tests.deploy.helm.charts import objects, of_kind, one
 from tests.deploy.privileges import Pod
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpumon.config import Config, HostConfig, HttpConfig
-from gpumon.doctor.surroundings import gather
+from gpumon.doctor.surroundings import gather, gather_within
 from gpumon.host.host_files import HostFiles
 
 LOOPBACK = Config(http=HttpConfig(listen="127.0.0.1:0"))
@@ -105,3 +105,13 @@ def test_something_on_the_address_that_speaks_no_http() -> None:
         around = gather(Config(http=HttpConfig(listen=f"127.0.0.1:{server.getsockname()[1]}")), HostFiles(), {})
         thread.join(5)
     assert (around.listen != "", around.already_running) == (True, False)
+
+
+def test_a_gpumon_that_runs_tries_neither_its_own_addresses_nor_a_child() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = Config(http=HttpConfig(listen=f"127.0.0.1:{taken.getsockname()[1]}"))
+        around = gather_within(config, HostFiles(), {})
+        assert gather(config, HostFiles(), {}).listen != ""
+    assert (around.listen, around.otlp_listen, around.kubelet) == ("", (), None)
+    assert around.page_placement is None
+    assert around.uid == os.geteuid()

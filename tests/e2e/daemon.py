@@ -108,14 +108,20 @@ class Daemon:
         self.port = eventually(port, "a line with the URL", every_s=0.01)
 
     def ask(
-        self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None, *, timeout_s: float = 10.0
+        self,
+        path: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = 10.0,
+        most_bytes: int | None = None,
     ) -> Reply:
-        """One request on a connection of its own."""
+        """One request on a connection of its own. most_bytes: of an answer that has no end."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             connection.request(method, path, headers=dict(headers or {}))
             answer = connection.getresponse()
-            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            return Reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read(most_bytes))
         finally:
             connection.close()
 

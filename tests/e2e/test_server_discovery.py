@@ -7,7 +7,8 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpumon.config import ServersConfig, parse_ports
+from gpumon.config import ServersConfig
+from gpumon.config_types import parse_ports
 from tests.e2e.conftest import Start
 from tests.e2e.daemon import FAST, run_to_end
 from tests.e2e.page import Page

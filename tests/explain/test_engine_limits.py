@@ -12,7 +12,7 @@ import pytest
 from gpumon import catalogue
 from gpumon.detect.incident import Incident
 from gpumon.detect.scene import Scene
-from gpumon.explain import engine
+from gpumon.explain import engine, recent
 from gpumon.explain.signs import Sign
 from gpumon.model import Binding, GpuUuid
 from tests.explain.traffic import GPU, HOT, HOT_TIME, Held, Saying, Slower, World, hot_world, quick, traffic
@@ -57,7 +57,8 @@ def test_more_than_is_explained_at_once_is_explained_all_the_same(monkeypatch: p
 
 
 def test_details_are_of_the_newest_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "DETAILS", 10)
+    monkeypatch.setattr(recent, "SLOW_MAX", 10)
+    monkeypatch.setattr(recent, "ON_TIME_MAX", 10)
     world = hot_world()
     slow = [each for each in world.all if each.excess_s > 0]
     on_time = [each for each in world.all if not each.excess_s]
@@ -74,23 +75,28 @@ def tokens_kept(world: World) -> int:
 
 
 def test_token_times_in_memory_are_bounded_and_the_newest_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "TOKENS_KEPT", 2000)
+    monkeypatch.setattr(recent, "SLOW_TOKENS", 2000)
+    monkeypatch.setattr(recent, "ON_TIME_TOKENS", 3000)
     world = hot_world()
-    assert tokens_kept(world) <= 2000
+    assert 4000 < tokens_kept(world) <= 5000
     newest = world.explanation.newest()
     assert len(newest) >= 5
     assert newest[0].token_s is not None
+    (last,) = world.explanation.find(world.all[-1].record.trace_id.hex())
+    assert last.excess_s == 0
+    assert last.token_s is not None
 
 
 def test_a_request_of_more_tokens_than_there_is_room_for_takes_no_other_ones_details(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "TOKENS_KEPT", 1000)
+    monkeypatch.setattr(recent, "SLOW_TOKENS", 1000)
+    monkeypatch.setattr(recent, "ON_TIME_TOKENS", 1000)
     world = World(Saying())
     long = traffic(1030.0, 0.25, tokens=2000, slower=[Slower(1040.0, 1041.0, 5.0)], seed=2)
     world.run([*traffic(1000.0, 90.0), *long], 105)
     assert world.explanation.find(long[0].trace_id.hex())
-    assert tokens_kept(world) <= 1000
+    assert tokens_kept(world) <= 2000
     known = [each for each in world.all[-30:] if world.explanation.find(each.record.trace_id.hex())]
     assert len(known) == 30
 
@@ -106,7 +112,7 @@ def told_again(numbers: Iterable[int]) -> World:
 
 
 def test_a_request_that_is_told_again_and_again_takes_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "TOKENS_KEPT", 2000)
+    monkeypatch.setattr(recent, "SLOW_TOKENS", 2000)
     world = told_again(range(180, 200))
     assert len(world.explanation.find((b"\7" * 16).hex())) == 1
     assert sum(each.token_s is not None for each in world.explanation.newest()) == 19
@@ -118,11 +124,14 @@ def test_a_request_that_was_on_time_when_told_first_and_slow_when_told_again_is_
     assert found.decode.cause == "thermal_throttle"
 
 
-def test_only_slow_requests_keep_their_token_times() -> None:
+def test_requests_that_were_on_time_keep_their_token_times_as_slow_ones_do() -> None:
     world = hot_world()
     for each in world.all:
         (kept,) = world.explanation.find(each.record.trace_id.hex())
-        assert (kept.token_s is not None) == (each.excess_s > 0)
+        assert kept.token_s is not None
+        assert len(kept.token_s) == 101
+        assert kept.start_s < kept.token_s[0] <= kept.token_s[-1] == pytest.approx(kept.end_s)
+    assert any(not each.excess_s for each in world.all)
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------

@@ -139,6 +139,7 @@ def test_a_page_comes_whole_and_the_connection_is_kept(peer: Peer, client: HttpC
     assert first.startswith("GET /metrics HTTP/1.1\r\n")
     assert "Accept-Encoding: identity" in first
     assert "Accept: text/plain;version=0.0.4" in first
+    assert "x-gpumon-scrape: 1\r\n" in first
 
 
 def test_a_query_is_part_of_the_address(peer: Peer, client: HttpClient) -> None:
@@ -189,6 +190,15 @@ def test_nobody_listening_is_unavailable(peer: Peer, client: HttpClient) -> None
     peer.stop()
     error = failure(client, url)
     assert (error.reason, error.detail) == (Reason.UNAVAILABLE, "Connection refused")
+
+
+@pytest.mark.parametrize("status", [b"421 Misdirected Request", b"503 Service Unavailable"])
+def test_a_gpumon_proxy_is_told_from_a_server_whatever_it_answers(
+    peer: Peer, client: HttpClient, status: bytes
+) -> None:
+    peer.answers = [b"HTTP/1.1 " + status + b"\r\nX-Gpumon-Proxy-Error: scrape\r\nContent-Length: 0\r\n\r\n"]
+    error = failure(client, peer.url)
+    assert (error.reason, error.detail) == (Reason.UNAVAILABLE, "a gpumon proxy, not a server")
 
 
 @pytest.mark.parametrize(

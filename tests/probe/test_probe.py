@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpumon import cli
+from gpumon.commands import loading
 from gpumon.probe.endpoint import KEY
 from gpumon.probe.model import Report
 from tests.e2e.waiting import eventually
@@ -398,7 +399,7 @@ def test_no_name_of_a_model_loses_the_report(server: Server, probe: Probe, tmp_p
 
 def test_the_key_is_no_configuration_of_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, "sk-very-secret")
-    assert cli.PROBE_KEY == KEY
+    assert loading.PROBE_KEY == KEY
     assert cli.main(["config"]) == 0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpumon.config import Address, ProxyConfig, parse_listen
+from gpumon.config_proxy import ProxyConfig
+from gpumon.config_types import Address, parse_listen
+from gpumon.host.http import SCRAPE_HEADER
 from gpumon.proxy.loops import end_of, leads_back
 from gpumon.proxy.run import make_settings
 from gpumon.proxy.settings import UpstreamError
@@ -81,6 +83,20 @@ def test_a_loop_that_only_shows_at_work_ends_at_its_first_turn() -> None:
                 assert b'"code": "loop"' in answer
             assert one.counted("gpumon_proxy_requests_total", "other", "refused") == 3
             assert one.counted("gpumon_proxy_requests_total", "models", "error") == 3
+
+    run(through())
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/prometheus/metrics", "/v1/models"])
+def test_gpumon_is_not_given_the_servers_page_and_everybody_else_is(path: str) -> None:
+    async def through() -> None:
+        async with rig(answers(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")) as one:
+            answer = await one.ask(get(path, SCRAPE_HEADER.title().encode() + b": 1"))
+            assert answer.startswith(b"HTTP/1.1 421 Misdirected Request\r\n")
+            assert b"\r\nx-gpumon-proxy-error: scrape\r\n" in answer
+            assert one.counted("gpumon_proxy_requests_total", "other", "refused") == 1
+            assert not one.proxy.shared.upstream_ends, "the server was not asked"
+            assert (await one.ask(get(path, b"X-Gpumon-Scraped: 1"))).endswith(b"\r\n\r\nok")
 
     run(through())
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
-from gpumon.config import ProxyConfig
+from gpumon.config_proxy import ProxyConfig
 from gpumon.proxy.run import make_settings
 from tests.e2e.waiting import eventually
 from tests.proxy.process import ProxyProcess

@@ -14,7 +14,8 @@ import pytest
 import trustme
 
 from gpumon import cli
-from gpumon.config import PROXY_FLAGS, ProxyConfig
+from gpumon.config_keys import PROXY_FLAGS
+from gpumon.config_proxy import ProxyConfig
 from gpumon.proxy.run import make_settings
 from gpumon.proxy.settings import Upstream, UpstreamError, parse_upstream, shown_address
 from tests.e2e.waiting import eventually

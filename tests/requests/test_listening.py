@@ -365,6 +365,26 @@ def test_namespaces_and_processes_without_number_take_bounded_room() -> None:
     assert len(servers._held) <= HELD
 
 
+def test_several_processes_at_one_address_are_one_door_and_the_same_at_each_look(host: Host) -> None:
+    for pid in (102, 101):
+        host.process(pid, 100, comm="vllm")
+        host.listen(pid, 8000)
+    host.process(103, 100, comm="vllm")
+    host.listen(103, 8000, LOOPBACK6)
+    servers = host.servers()
+    for _ in range(3):
+        assert reached(servers) == [(101, 8000, "127.0.0.1"), (103, 8000, "[::1]")]
+
+
+def test_what_cannot_be_reached_is_told_of_each_process() -> None:
+    host = Host()
+    for pid in (801, 802):
+        host.process(pid, comm="vllm", net=POD)
+        host.listen(pid, 8000, LOOPBACK4)
+        host.hold(pid)
+    assert reached(host.servers()) == [(801, 8000, ""), (802, 8000, "")]
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 

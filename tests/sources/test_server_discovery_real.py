@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from time import monotonic
 from typing import Protocol
+from urllib.request import urlopen
 
 import pytest
 
@@ -22,6 +25,7 @@ from gpumon.sources.servers import ServerSource
 from gpumon.wiring import server_source
 from tests import veth
 from tests.e2e.waiting import eventually
+from tests.proxy.process import ProxyProcess
 from tests.server_process import ServerProcess
 
 IN_NAMESPACE = ("unshare", "--net")
@@ -157,6 +161,90 @@ def test_another_gpumon_in_the_tree_of_a_server_is_asked_and_is_no_server(find: 
         samples, misses = passes(find(ports=[int(other.stdout.readline())], on_gpus=[other.pid]))
         assert (up(samples), states(samples), misses) == ({}, {"no_server": 1.0}, [])
         other.kill()
+
+
+# --- one server by several ways ---------------------------------------------------------------------------------------
+
+
+def refused(port: int) -> Miss:
+    return Miss(f"server 127.0.0.1:{port}", Reason.UNAVAILABLE, "a gpumon proxy, not a server")
+
+
+def test_a_server_and_a_proxy_in_its_tree_are_one_server(find: Find, tmp_path: Path) -> None:
+    with ServerProcess("vllm") as server, ProxyProcess(tmp_path, server.port("vllm")) as proxy:
+        page = urlopen(f"http://127.0.0.1:{proxy.port}/metrics", timeout=10).read()
+        assert b"vllm:num_requests_running" in page, "everybody else gets it through the proxy"
+        ports = [proxy.port, proxy.admin_port, server.port("vllm")]
+        samples, misses = passes(find(server, ports=ports, on_gpus=[proxy.process.pid]), 4)
+        assert misses == []
+        assert up(samples) == {f"127.0.0.1:{server.port('vllm')}": 1.0}
+        assert states(samples) == {"scraped": 1.0, "no_server": 2.0}
+
+
+@pytest.mark.parametrize("is_in_tree", [True, False])
+def test_a_target_that_leads_to_a_proxy_is_down_and_the_server_behind_is_found_once(
+    find: Find, tmp_path: Path, is_in_tree: bool
+) -> None:
+    with ServerProcess("vllm") as server, ProxyProcess(tmp_path, server.port("vllm")) as proxy:
+        servers = find(
+            server,
+            targets=[f"http://127.0.0.1:{proxy.port}/metrics"],
+            ports=[proxy.port, server.port("vllm")],
+            on_gpus=[proxy.process.pid] if is_in_tree else [],
+        )
+        samples, misses = passes(servers, 4)
+        assert misses == [refused(proxy.port)]
+        assert up(samples) == {f"127.0.0.1:{proxy.port}": 0.0, f"127.0.0.1:{server.port('vllm')}": 1.0}
+        assert [each.labels[-1] for each in samples if each.metric.stem == "server_requests_running"] == [
+            f"127.0.0.1:{server.port('vllm')}"
+        ]
+
+
+def test_a_server_behind_two_proxies_is_read_at_its_own_port_alone(find: Find, tmp_path: Path) -> None:
+    for name in ("near", "far"):
+        (tmp_path / name).mkdir()
+    with (
+        ServerProcess("vllm") as server,
+        ProxyProcess(tmp_path / "near", server.port("vllm")) as near,
+        ProxyProcess(tmp_path / "far", near.port) as far,
+    ):
+        on_gpus = [near.process.pid, far.process.pid]
+        samples, misses = passes(find(server, ports=[far.port, near.port, *server.ports], on_gpus=on_gpus), 4)
+        assert misses == []
+        assert up(samples) == {f"127.0.0.1:{server.port('vllm')}": 1.0}
+
+
+def test_workers_that_share_a_port_are_one_server_that_stays(find: Find) -> None:
+    code = (
+        "import http.server, os, socket\n"
+        "class Handler(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        page = b'vllm:num_requests_running 3\\n'\n"
+        "        self.send_response(200); self.send_header('Content-Type', 'text/plain')\n"
+        "        self.send_header('Content-Length', str(len(page))); self.end_headers(); self.wfile.write(page)\n"
+        "    def log_message(self, *_): pass\n"
+        "class Server(http.server.ThreadingHTTPServer):\n"
+        "    def server_bind(self):\n"
+        "        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1); super().server_bind()\n"
+        "first = Server(('127.0.0.1', 0), Handler)\n"
+        "port = first.server_address[1]\n"
+        "if os.fork() == 0:\n"
+        "    first.server_close()\n"
+        "    second = Server(('127.0.0.1', port), Handler)\n"
+        "    print(port, flush=True); second.serve_forever()\n"
+        "first.serve_forever()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as workers:
+        try:
+            assert workers.stdout is not None
+            port = int(workers.stdout.readline())
+            servers = find(ports=[port], on_gpus=[workers.pid])
+            passes(servers, 1)
+            for at_s in range(60, 660, 60):  # a look for sockets each time
+                samples, misses = passes(servers, 1, from_s=at_s)
+                assert (up(samples), states(samples), misses) == ({f"127.0.0.1:{port}": 1.0}, {"scraped": 1.0}, [])
+        finally:
+            os.killpg(workers.pid, signal.SIGKILL)
 
 
 def test_gpumons_own_ports_are_not_asked_even_if_it_holds_a_gpu(find: Find) -> None:

@@ -408,11 +408,15 @@ def test_a_model_may_be_told_as_it_is_printed_and_a_name_that_is_not_there_is_re
 
 
 @pytest.mark.parametrize("path", ["diagnose", "surface"])
-def test_an_attribute_that_there_is_not_is_refused_with_those_there_are(path: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "wrong"), [("x=colour", "x"), ("y=colour", "y"), ("x=tenant&y=colour", "y"), ("x=colour&y=tenant", "x")]
+)
+def test_an_attribute_that_there_is_not_is_refused_with_those_there_are(path: str, query: str, wrong: str) -> None:
     api = Api()
     api.error = ValueError("no attribute 'colour' of requests; there are prompt_tokens, tenant")
-    reply = api.get(path, "x=colour")
-    assert (reply.status, reply.json["detail"]) == (422, str(api.error))
+    reply = api.get(path, query)
+    assert (reply.status, reply.json["detail"]) == (422, f"{wrong}: {api.error}")
+    assert reply.json["errors"] == [{"where": wrong, "message": str(api.error)}]
 
 
 @pytest.mark.parametrize("query", ["", "x=tenant"])

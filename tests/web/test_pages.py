@@ -13,7 +13,7 @@ import pytest
 
 from gpumon.web.api import make_asgi
 from gpumon.web.asgi import Dispatcher
-from gpumon.web.pages import POLICY, page_files, plotly_packed
+from gpumon.web.pages import POLICY, page_files
 from tests.web.asking import Answer, ask_asgi
 
 FILES = page_files()
@@ -100,11 +100,6 @@ def test_plots_are_drawn_by_the_script_that_the_package_plotly_brings() -> None:
     assert b'"plotly.js-style-"' in plain.body
     assert b".no-inline-styles" in plain.body
     assert 'id="plotly.js-style-global" class="no-inline-styles"' in TEXTS["index.html"]
-
-
-@pytest.mark.parametrize("package", ["json", "nothing_of_this_name"])
-def test_without_that_script_there_are_no_plots(package: str) -> None:
-    assert plotly_packed(package) is None
 
 
 def test_where_the_api_is_off_there_is_no_page() -> None:

@@ -26,7 +26,7 @@ CLEAR: Final = 0.5
 LARGE: Final = 0.8
 """Effect that is suspect by itself; Cohen's "large"."""
 STRONG: Final = 0.7
-"""Correlation likewise; DESIGN §7."""
+"""Correlation likewise; docs/EXPLAINING.md, Correlation."""
 ALIKE: Final = 0.2
 """Of the others' mean: means that differ by less are about the same, where both are healthy."""
 NEARLY: Final = 0.1

@@ -172,6 +172,11 @@ function key(event) {
   else if (event.key === "t") switchTheme();
 }
 
+/** All of them, soon: a browser never asks again for a module that it once asked for in vain. */
+async function fetchViews() {
+  await Promise.all([...NAMES].map((name) => import(`./${name}.js`)));
+}
+
 async function tellNode() {
   const node = await ask("node");
   const off = node.off.map((each) => `${each.part} (${each.why})`);
@@ -213,7 +218,7 @@ function begin() {
       .catch((error) => say(document.getElementById("node"), error.message))
       .then(() => setTimeout(node, NODE_MS));
   node();
-  return show();
+  return show().then(fetchViews);
 }
 
 await begin();

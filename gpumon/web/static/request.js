@@ -63,7 +63,7 @@ function whole(said, line, context) {
   const clockwork = tracks(said, line, colours, context);
   return [
     facts(said),
-    h("section", {}, h("h2", {}, `Late by ${seconds(said.excess_seconds)}`), causes(said, colours)),
+    h("section", {}, h("h2", {}, verdict(said)), causes(said, colours)),
     h(
       "section",
       {},
@@ -101,8 +101,21 @@ function facts(said) {
   );
 }
 
+function verdict(said) {
+  if (said.excess_seconds > 0) return `Late by ${seconds(said.excess_seconds)}`;
+  const accounts = [said.first_token, said.decode];
+  return accounts.some((each) => known(each.expected_seconds)) ? "Not late" : "Too little is known yet to say";
+}
+
+/** What it took, and what that usually takes. */
+function usual(name, {actual_seconds, expected_seconds}) {
+  if (!known(expected_seconds)) return "";
+  return `${name} took ${seconds(actual_seconds)}, usually ${seconds(expected_seconds)}. `;
+}
+
 function causes(said, colours) {
-  if (!said.causes.length) return h("p", {}, "Nothing was slow.");
+  if (!said.causes.length)
+    return h("p", {}, usual("The first token", said.first_token), usual("The tokens after it", said.decode));
   const fact = (cause) =>
     [...said.decode.shares, ...said.first_token.shares].find((each) => each.cause === cause && each.fact)?.fact;
   return table(

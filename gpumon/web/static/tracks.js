@@ -182,7 +182,7 @@ function tokenTrack(said, colours) {
     "Tokens",
     tokens
       ? `height: time since the one before, up to ${seconds(most)}; filled: late, by cause. ${tokens.note}`
-      : "their times are not known",
+      : "their times are not told, or no longer kept",
   );
   const slow = slowOnes(said);
   const tellAt = (moment) => {

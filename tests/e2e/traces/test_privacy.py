@@ -34,6 +34,9 @@ from tests.ingest.rpc import LOGS, METRICS, TRACES
 
 SECRET = "Tell nobody: the correct horse"
 TOKEN_ID = 918_273_645
+STREAM = "/api/v1/stream"
+STREAM_BYTES = 20_000
+"""Of it: several seconds; it has no end."""
 NEEDLES = (
     SECRET.encode(),
     SECRET[5:].encode(),
@@ -235,8 +238,14 @@ def shown(gateway: Gateway) -> dict[str, bytes]:
         )
     }
     paths: dict[str, Any] = json.loads(said["openapi"])["paths"]
-    said |= {path: daemon.ask(path).body for path in paths}
-    assert len(said) > 8
+    assert STREAM in paths
+    said[STREAM] = daemon.ask(STREAM, most_bytes=STREAM_BYTES).body
+    said |= {path: daemon.ask(path).body for path in paths if path != STREAM}
+    requests = json.loads(said["/api/v1/requests"])["requests"]
+    for request in requests:
+        for path in ("/api/v1/explain", "/api/v1/timeline"):
+            said[f"{path} {request['trace_id']}"] = daemon.ask(f"{path}?trace_id={request['trace_id']}").body
+    assert len(said) > 8 + 2 * len(requests)
     said["log"] = daemon.log.encode()
     return said
 
