@@ -1,8 +1,8 @@
-"""Asks a llama.cpp server, times every chunk of its answers, and tells gpumon: a span each, in the compact form.
+"""A client of a llama.cpp behind ``gpumon proxy``: it asks, times every chunk of the answers, and tells nobody.
 
-It stands where gpumon's own token-timing proxy is to stand: llama.cpp sends no traces itself. Times are those of the
-client: the span starts when the request is sent, a token's time is when its chunk has arrived. One reading of
-CLOCK_REALTIME, and steady seconds since, as docs/TOKENS.md asks for.
+Requests have a ``traceparent`` of the client's own, by which gpumon's word on each is found. A request starts when it
+is sent, on a connection that is there; a token's time is when its chunk has arrived. One reading of CLOCK_REALTIME, and
+steady seconds since.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import socket
 import threading
 import time
 from itertools import count
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-
-from tests.live.maps import runqueue_wait_s
+from tests.live.maps import runqueue_wait_s, thread_wait_s
 from tests.live.server import MODEL, LlamaServer
+from tests.proxy.process import ProxyProcess
 
 PROMPTS = (
     "Write a long story about a lighthouse keeper and the sea.",
@@ -44,6 +41,8 @@ class Answer(NamedTuple):
     completion_tokens: int
     server_waited_s: float
     """For a CPU meanwhile, all threads of the server together, as the kernel counts it."""
+    way_waited_s: float
+    """The same of the proxy's threads and of the client's own: by so much times of the two may be apart."""
 
     @property
     def end_ns(self) -> int:
@@ -67,15 +66,11 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """One user, who asks again as soon as an answer is complete. Begins and ends with ``with``.
+    """One user, who asks again as soon as an answer is complete. Begins and ends with ``with``."""
 
-    otlp_port: of gpumon's OTLP receiver, over HTTP.
-    """
-
-    def __init__(self, server: LlamaServer, otlp_port: int) -> None:
+    def __init__(self, server: LlamaServer, proxy: ProxyProcess) -> None:
         self._server = server
-        # One connection for all, as exporters have.
-        self._gpumon = http.client.HTTPConnection("127.0.0.1", otlp_port, timeout=TIMEOUT_S)
+        self._proxy = proxy
         self._numbers = count()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="client", daemon=True)
@@ -92,28 +87,18 @@ class Client:
         self._stop.set()
         self._thread.join(TIMEOUT_S + 5.0)
         assert not self._thread.is_alive(), "the client did not end"
-        self._gpumon.close()
 
     def _go_on(self) -> None:
         try:
             while not self._stop.is_set():
-                answer = ask(self._server, next(self._numbers))
-                self._export(answer)
-                self.answers.append(answer)
+                self.answers.append(ask(self._server, self._proxy, next(self._numbers)))
         except (OSError, http.client.HTTPException, AssertionError) as error:
             self.error = error
 
-    def _export(self, answer: Answer) -> None:
-        body = export(answer, self._server.pid)
-        self._gpumon.request("POST", "/v1/traces", body, {"Content-Type": "application/x-protobuf"})
-        reply = self._gpumon.getresponse()
-        said = reply.read()
-        assert reply.status == 200, (reply.status, said)
 
-
-def ask(server: LlamaServer, number: int) -> Answer:
-    """One answer of ``TOKENS`` tokens, always the same for the same number. Raises OSError, HTTPException."""
-    body = {
+def chat(number: int) -> dict[str, Any]:
+    """The body of a request for a streamed answer of ``TOKENS`` tokens, always the same for the same number."""
+    return {
         "model": MODEL,
         "messages": [{"role": "user", "content": PROMPTS[number % len(PROMPTS)]}],
         "max_tokens": TOKENS,
@@ -123,13 +108,19 @@ def ask(server: LlamaServer, number: int) -> Answer:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
-    before_s = runqueue_wait_s(server.pid)
+
+
+def ask(server: LlamaServer, proxy: ProxyProcess, number: int) -> Answer:
+    """One answer. Raises OSError, HTTPException."""
+    trace_id = os.urandom(16).hex()
+    headers = {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{os.urandom(8).hex()}-01"}
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=TIMEOUT_S)
+    server_s, way_s = runqueue_wait_s(server.pid), _way_waited_s(proxy)
     try:
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         start_ns, begun_ns = time.time_ns(), time.monotonic_ns()
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/chat/completions", json.dumps(chat(number)), headers)
         reply = connection.getresponse()
         assert reply.status == 200, (reply.status, reply.read())
         token_ns: list[int] = []
@@ -146,43 +137,15 @@ def ask(server: LlamaServer, number: int) -> Answer:
         connection.close()
     assert token_ns, f"an answer without tokens: {usage}"
     return Answer(
-        trace_id=os.urandom(16).hex(),
+        trace_id=trace_id,
         start_ns=start_ns,
         token_ns=tuple(token_ns),
         prompt_tokens=usage["prompt_tokens"],
         completion_tokens=usage["completion_tokens"],
-        server_waited_s=runqueue_wait_s(server.pid) - before_s,
+        server_waited_s=runqueue_wait_s(server.pid) - server_s,
+        way_waited_s=_way_waited_s(proxy) - way_s,
     )
 
 
-def export(answer: Answer, pid: int) -> bytes:
-    """The request span of an answer by the server with this pid, as an OTLP export request."""
-    request = ExportTraceServiceRequest()
-    of_resource = request.resource_spans.add()
-    of_resource.resource.attributes.extend(
-        (
-            KeyValue(key="service.name", value=AnyValue(string_value="llama.cpp")),
-            KeyValue(key="host.name", value=AnyValue(string_value=socket.gethostname())),
-            KeyValue(key="process.pid", value=AnyValue(int_value=pid)),
-        )
-    )
-    of_scope = of_resource.scope_spans.add()
-    of_scope.scope.name = "gpumon.tokens"
-    times = ArrayValue(values=[AnyValue(int_value=token_ns) for token_ns in answer.token_ns])
-    of_scope.spans.add(
-        trace_id=bytes.fromhex(answer.trace_id),
-        span_id=bytes.fromhex(answer.trace_id)[:8],
-        name="gen_ai.request",
-        kind=Span.SPAN_KIND_SERVER,
-        start_time_unix_nano=answer.start_ns,
-        end_time_unix_nano=answer.end_ns,
-        attributes=(
-            KeyValue(key="gen_ai.request.model", value=AnyValue(string_value=MODEL)),
-            KeyValue(key="gen_ai.request.max_tokens", value=AnyValue(int_value=TOKENS)),
-            KeyValue(key="gen_ai.request.temperature", value=AnyValue(double_value=0.0)),
-            KeyValue(key="gen_ai.usage.input_tokens", value=AnyValue(int_value=answer.prompt_tokens)),
-            KeyValue(key="gen_ai.usage.output_tokens", value=AnyValue(int_value=answer.completion_tokens)),
-            KeyValue(key="gen_ai.token.times_ns", value=AnyValue(array_value=times)),
-        ),
-    )
-    return request.SerializeToString()
+def _way_waited_s(proxy: ProxyProcess) -> float:
+    return runqueue_wait_s(proxy.process.pid) + thread_wait_s(os.getpid(), threading.get_native_id())

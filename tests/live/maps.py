@@ -38,10 +38,12 @@ def threads(pid: int) -> list[int]:
 
 def runqueue_wait_s(pid: int) -> float:
     """Seconds that the threads there are now have waited for a CPU."""
-    total_ns = 0
-    for tid in threads(pid):
-        try:
-            total_ns += int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            pass  # a thread may end at any time
-    return total_ns / 1e9
+    return sum(thread_wait_s(pid, tid) for tid in threads(pid))
+
+
+def thread_wait_s(pid: int, tid: int) -> float:
+    """The same of one thread; 0 where it has ended, as a thread may at any time."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[1]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0

@@ -1,4 +1,8 @@
-"""One run: calm, then each fault in turn with calm between, and what gpumon said of it in the end."""
+"""One run: calm, then each fault in turn with calm between, and what gpumon said of it in the end.
+
+The server, the proxy before it and gpumon beside it are processes as users start them; nothing in the server is changed
+and the client tells gpumon nothing: all it knows of requests is from the proxy.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Any, Final
 
 from tests.e2e.daemon import Daemon
 from tests.e2e.page import Page
 from tests.e2e.traces.gateway import OTLP, Gateway
 from tests.e2e.waiting import eventually, settle
 from tests.live.cgroup import Cgroup, ForbiddenError
-from tests.live.client import Answer, Client
+from tests.live.client import TOKENS, Answer, Client
 from tests.live.faults import Episode, paged_out, starved_cpu, stopped, throttled_cpu
 from tests.live.maps import runqueue_wait_s
 from tests.live.server import MODEL, LlamaServer
 from tests.live.server_main import COMM
+from tests.proxy.process import ProxyProcess
 
 CALM_S: Final = 25.0
 """To learn what is usual."""
@@ -53,6 +59,10 @@ class Story:
     end: Page | None = None
     explained: dict[str, dict[str, float]] = field(default_factory=dict)
     """Seconds by cause of each request that was slow, by trace id."""
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Each request as /api/v1/requests has it, by trace id."""
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Each request that was slow as /api/v1/explain has it, by trace id."""
 
     def during(self, fault: str) -> list[Answer]:
         """Answers that it overlapped."""
@@ -71,6 +81,14 @@ class Story:
                 sums[cause] = sums.get(cause, 0.0) + seconds
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
+    def late_s(self, answers: list[Answer]) -> float:
+        """Seconds that their tokens came later than is usual for tokens, and first ones for first tokens."""
+        calm = self.calm()
+        first_s = median(answer.waits_s[0] for answer in calm)
+        next_s = median(wait_s for answer in calm for wait_s in answer.waits_s[1:])
+        usual_s = first_s + next_s * (TOKENS - 1)
+        return sum(answer.duration_s - usual_s for answer in answers)
+
 
 def tell(folder: Path) -> Story:
     """Live through it; about two minutes. folder: on a disk."""
@@ -88,8 +106,10 @@ def tell(folder: Path) -> Story:
         daemon = stack.enter_context(Daemon(folder, *REAL, options=options))
         daemon.await_ready()
         daemon.await_series("gpumon_process_cpu_seconds_total", pid=str(server.pid))
+        otlp = f"http://127.0.0.1:{Gateway(daemon).http_port}"
+        proxy = stack.enter_context(ProxyProcess(folder, server.port, "--otlp", otlp))
         begun_s = runqueue_wait_s(server.pid)
-        with Client(server, Gateway(daemon).http_port) as client:
+        with Client(server, proxy) as client:
             settle(CALM_S)
             waited_s = runqueue_wait_s(server.pid) - begun_s
             assert waited_s < MAY_WAIT * CALM_S, (
@@ -116,10 +136,13 @@ def tell(folder: Path) -> Story:
         story.answers = client.answers
         _await_explained(daemon, len(story.answers))
         story.end = daemon.page()
-        reply = daemon.ask(f"/api/v1/explained?model={MODEL}&limit=500")
-        assert reply.status == 200, reply
-        for late in json.loads(reply.body):
+        for late in _asked(daemon, f"explained?model={MODEL}&limit=500"):
             story.explained[late["trace_id"]] = {each["cause"]: each["seconds"] for each in late["causes"]}
+        for row in _asked(daemon, f"requests?model={MODEL}&sort=newest&limit=500")["requests"]:
+            assert row["trace_id"] not in story.rows, row
+            story.rows[row["trace_id"]] = row
+        for trace_id in story.explained:
+            [story.details[trace_id]] = _asked(daemon, f"explain?trace_id={trace_id}")["requests"]
         return story
 
 
@@ -155,3 +178,9 @@ def _await_explained(daemon: Daemon, count: int) -> None:
         return sum(value for _, value in found) >= count
 
     eventually(looked_at, f"{count} requests to be explained", within_s=30.0, every_s=0.5)
+
+
+def _asked(daemon: Daemon, question: str) -> Any:
+    reply = daemon.ask(f"/api/v1/{question}")
+    assert reply.status == 200, reply
+    return json.loads(reply.body)

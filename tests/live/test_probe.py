@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from gpumon.probe.model import Report
 from tests.e2e.daemon import ROOT, Daemon
 from tests.e2e.waiting import eventually
-from tests.live.server import LlamaServer, on_disk
+from tests.live.alone import alone, disk_folder
+from tests.live.server import LlamaServer
 from tests.live.server_main import COMM
 from tests.live.story import REAL
 
@@ -29,14 +27,8 @@ CONTEXT = 2048
 def said(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A small ladder, beyond the end of the server's context. Not while the faults' story is told: it would disturb
     it."""
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    with (shared / "live-story.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        disk = on_disk(Path("/tmp"), Path("/var/tmp"), ROOT)
-        with TemporaryDirectory(dir=disk, prefix="gpumon-live-") as folder:
-            return _probed(Path(folder))
+    with alone(tmp_path_factory), disk_folder() as folder:
+        return _probed(folder)
 
 
 def _probed(folder: Path) -> Report:
