@@ -28,13 +28,23 @@ def test_prometheus_without_docker_differs_in_addresses_alone() -> None:
         (job,) = each["scrape_configs"]
         (static,) = job["static_configs"]
         del static["targets"], each["rule_files"]
+        static["labels"].pop("instance", None)
     del contained["alerting"]
     assert local == contained
 
 
 def test_rules_of_prometheus_without_docker_are_there() -> None:
     (pattern,) = read("prometheus-local.yml")["rule_files"]
-    assert len(list(FOLDER.glob(pattern))) == 5
+    assert len(list(FOLDER.glob(pattern))) == 6
+
+
+def test_the_page_that_an_alert_links_can_be_opened_on_the_machine_itself() -> None:
+    """The rules take the address from the label instance; the name in the containers' network is nobody else's."""
+    (job,) = read("prometheus.yml")["scrape_configs"]
+    (static,) = job["static_configs"]
+    host, _, port = static["labels"]["instance"].partition(":")
+    assert host == "localhost"
+    assert f"127.0.0.1:{port}:9450" in services()["gpumon"]["ports"]
 
 
 def test_nobody_outside_the_machine_reaches_the_demo() -> None:

@@ -1,5 +1,5 @@
 """Incidents against alerts: what is a warning or worse has an alert with a runbook, and no alert waits for what no
-detector finds. Queries in descriptions, which promtool does not look at, are ones that Prometheus can answer.
+detector finds. Queries in their texts, which promtool does not look at, are ones that Prometheus can answer.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ BY_ITS_OWN_SERIES = {
 """Kinds whose alerts read the driver's own counters and flags: an incident of such a kind closes after a minute, and
 what it is of stays, and has several severities, each with an alert of its own."""
 
+ONE_FOR_EACH_NODE = "* may match several series of the right: they can differ in page"
+"""What the check of queries cannot see: node:gpumon_page:info is the first of each node, by topk()."""
+
 _INCIDENT = re.compile(r"gpumon_incident(?:_active|s_total)\{([^}]*)\}")
 _KIND = re.compile(r'\bkind\s*(=|!=|=~|!~)\s*"([^"]*)"')
 _ASKED = re.compile(r"/api/v1/incidents\?kind=(\w+)")
@@ -57,12 +60,14 @@ def alerts_of(kind: str) -> set[str]:
 
 
 def queries() -> list[tuple[str, str]]:
-    """The queries that descriptions ask, filled in, by the names of their alerts."""
-    return [
-        (alert["alert"], text.replace("%q", '"x"'))
-        for alert in ALERTS
-        for text, _ in _QUERY.findall(alert["annotations"]["description"])
-    ]
+    """The queries that texts ask, filled in, by the names of their alerts."""
+    found = [(alert["alert"], text.replace("%q", '"x"')) for alert in ALERTS for text, _ in asked_by(alert)]
+    return list(dict.fromkeys(found))
+
+
+def asked_by(alert: dict[str, Any]) -> list[tuple[str, str]]:
+    """Queries of its annotations, and the labels that are filled in."""
+    return [query for text in alert["annotations"].values() for query in _QUERY.findall(text)]
 
 
 def test_every_kind_is_the_catalogues() -> None:
@@ -105,20 +110,22 @@ def test_every_selector_of_incidents_names_a_kind_or_is_a_sum_over_them() -> Non
             assert _KIND.search(selector), f"{alert['alert']} fires for any incident"
 
 
-def test_descriptions_ask_queries() -> None:
+def test_texts_ask_queries() -> None:
     """So that the tests below look at some; a template that they do not understand would be passed over."""
-    asked = sum(alert["annotations"]["description"].count("| query") for alert in ALERTS)
-    assert 20 < len(queries()) == asked
+    assert len(queries()) > 20
+    for alert in ALERTS:
+        assert len(asked_by(alert)) == sum(text.count("| query") for text in alert["annotations"].values())
 
 
 @pytest.mark.parametrize(("alert", "query"), queries())
-def test_a_query_of_a_description_can_be_answered(alert: str, query: str) -> None:
-    assert check(query, recorded_of(RULES)) == [], alert
+def test_a_query_of_a_text_can_be_answered(alert: str, query: str) -> None:
+    is_joined = "group_left (page) node:gpumon_page:info" in query
+    assert check(query, recorded_of(RULES)) == ([ONE_FOR_EACH_NODE] if is_joined else []), alert
 
 
-def test_a_query_of_a_description_gets_as_many_labels_as_it_has_room_for() -> None:
+def test_a_query_of_a_text_gets_as_many_labels_as_it_has_room_for() -> None:
     for alert in ALERTS:
-        for text, labels in _QUERY.findall(alert["annotations"]["description"]):
+        for text, labels in asked_by(alert):
             wanted = re.findall(r"(\w+)=%q", text)
             assert labels.split() == [f"$labels.{name}" for name in wanted], f"{alert['alert']}: {text}"
             assert text.count("%") == len(wanted)

@@ -148,7 +148,7 @@ def test_a_driver_that_hangs_does_not_hang_the_doctor(tmp_path: Path, host: tupl
         env |= {"GPUMON_NVML__STUCK_AFTER_S": "0.5", "GPUMON_NVML__RESTART_AFTER_S": "1"}
         began_s = time.monotonic()
         code, document = doctor(*host, env=env)
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 60
     assert code == 3
     assert "stuck in nvmlInitWithFlags" in check(document, "nvml")["detail"]
 

@@ -131,12 +131,12 @@ class Daemon:
         assert reply.status == 200, reply
         return Page(reply.body)
 
-    def await_ready(self, within_s: float = 30.0) -> Self:
+    def await_ready(self, within_s: float = 90.0) -> Self:
         """Until /-/ready says so."""
         eventually(lambda: self.ask("/-/ready").status == 200, "ready", within_s=within_s)
         return self
 
-    def await_series(self, name: str, count: int = 1, *, within_s: float = 30.0, **labels: str) -> Page:
+    def await_series(self, name: str, count: int = 1, *, within_s: float = 90.0, **labels: str) -> Page:
         """Until a page has exactly so many series of the name with these labels; that page."""
 
         def look() -> Page | None:

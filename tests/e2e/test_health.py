@@ -110,7 +110,7 @@ def test_a_driver_that_goes_and_comes_is_taken_again(node: FakeNode, start: Star
 
 
 @pytest.mark.parametrize("when", ["from the start", "later"])
-def test_sigterm_ends_it_in_five_seconds_even_if_the_driver_hangs(node: FakeNode, start: Start, when: str) -> None:
+def test_sigterm_ends_it_within_a_pods_grace_even_if_the_driver_hangs(node: FakeNode, start: Start, when: str) -> None:
     if when == "from the start":
         node.hang(OPEN)
         daemon = start(node)
@@ -120,5 +120,5 @@ def test_sigterm_ends_it_in_five_seconds_even_if_the_driver_hangs(node: FakeNode
         daemon.await_series("gpumon_gpu_utilization_ratio", 8)
         hang_everything(node)
     began_s = time.monotonic()
-    assert daemon.end(signal.SIGTERM) == 0
-    assert time.monotonic() - began_s < 5.0
+    assert daemon.end(signal.SIGTERM, within_s=30.0) == 0
+    assert time.monotonic() - began_s < 30.0

@@ -11,7 +11,7 @@ T = TypeVar("T")
 _pause = threading.Event()  # never set
 
 
-def eventually(look: Callable[[], T | None], what: str, *, within_s: float = 30.0, every_s: float = 0.05) -> T:
+def eventually(look: Callable[[], T | None], what: str, *, within_s: float = 90.0, every_s: float = 0.05) -> T:
     """The first true answer of ``look``; fails with ``what`` and the last answer when there is none in time."""
     end_s = time.monotonic() + within_s
     while True:

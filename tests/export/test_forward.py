@@ -288,7 +288,7 @@ def test_a_downstream_that_hangs_is_given_up_at_the_deadline_and_tried_again(
     receiver: Receiver,
 ) -> None:
     receiver.script.append(Reply(hang=True))
-    bench = Bench(receiver.url, receiver.protocol, timeout_s=0.2)
+    bench = Bench(receiver.url, receiver.protocol, timeout_s=1.0)
     bench.offer(traces(1))
     bench.run()
     assert bench.value(FORWARD_RETRIES) == 1

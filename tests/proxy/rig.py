@@ -24,7 +24,8 @@ from gpumon.proxy.service import Proxy
 from gpumon.proxy.settings import Limits, Settings, Upstream
 
 T = TypeVar("T")
-WITHIN_S = 20.0
+WITHIN_S = 120.0
+"""Of what hangs; nothing takes a tenth of it on a machine that has nothing else to do."""
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

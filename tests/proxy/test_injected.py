@@ -28,8 +28,8 @@ from tests.proxy.rig import (
 )
 
 MS = 1_000_000
-LATE_NS = 60 * MS
-"""What a busy machine may add; delays are far apart from it."""
+EARLY_NS = 2 * MS
+"""Timers round. How much later a busy machine is, is nobody's mistake: that no delay was doubled, the trace says."""
 BLUE = parse_request(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Tenant-Id: blue")
 ASK = b'{"model":"llama","stream":true}'
 STREAM = [SSE_HEAD, chunked(event("")), *[chunked(event(text)) for text in "abc"], chunked(DONE) + LAST]
@@ -147,7 +147,7 @@ def test_each_token_comes_later_by_its_delay_and_the_trace_says_so() -> None:
             told = one.told()
             times = told["gen_ai.token.times_ns"]
             for at, expected in zip(times, (300 * MS, 400 * MS, 500 * MS), strict=True):
-                assert -2 * MS <= at - expected <= LATE_NS
+                assert at >= expected - EARLY_NS
             assert told["gpumon.proxy.injected_ns"] == 500 * MS
             assert one.counted("gpumon_proxy_injected_seconds_total", "token") == pytest.approx(0.3)
             assert one.counted("gpumon_proxy_injected_delays_total", "first") == 1
@@ -161,8 +161,9 @@ def test_a_request_is_sent_later() -> None:
         async with rig(answers(*STREAM), inject=["request:200ms"]) as one:
             await one.ask(post(ASK))
             (span,) = one.spans()
-            first = attributes_of(span)["gen_ai.token.times_ns"][0]
-            assert -2 * MS <= first - 200 * MS <= LATE_NS
+            told = attributes_of(span)
+            assert told["gen_ai.token.times_ns"][0] >= 200 * MS - EARLY_NS
+            assert told["gpumon.proxy.injected_ns"] == 200 * MS
 
     run(through())
 
@@ -175,8 +176,10 @@ def test_an_answer_that_is_no_stream_is_delayed_once() -> None:
         async with rig(answers(*parts), inject=["token:50ms", "first:100ms"]) as one:
             assert without_framing(await one.ask(post(ASK)))[1] == body
             (span,) = one.spans()
-            assert -2 * MS <= span.end_time_unix_nano - span.start_time_unix_nano - 150 * MS <= LATE_NS
-            assert attributes_of(span)["gen_ai.usage.output_tokens"] == 3
+            assert span.end_time_unix_nano - span.start_time_unix_nano >= 150 * MS - EARLY_NS
+            told = attributes_of(span)
+            assert told["gpumon.proxy.injected_ns"] == 150 * MS
+            assert told["gen_ai.usage.output_tokens"] == 3
 
     run(through())
 

@@ -116,7 +116,7 @@ def test_what_is_no_server_is_refused_in_time_and_asked_once(kind: str, find: Fi
         servers = find(server, ports=[server.port(kind)])
         began_s = monotonic()
         samples, misses = passes(servers, 5)
-        assert monotonic() - began_s < 4
+        assert monotonic() - began_s < 30
         assert (up(samples), misses) == ({}, [])
         assert set(states(samples)) <= {"no_server", "no_answer"}
         counts = server.asked()

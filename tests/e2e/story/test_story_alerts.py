@@ -141,5 +141,8 @@ def test_what_alerts_say_is_complete(outcome: Outcome) -> None:
         for text in (summary, description):
             assert not re.search(r"<no value>|<error|%!|\{\{|  |NaN|\b(on|of|by) *[.,;:)]", text), text
         assert alert.annotations["runbook_url"].partition("#")[2] in anchors
+        page = alert.annotations.get("page")
+        if page is not None and alert.labels["alertname"] != "ServingErrorBudgetBurn":  # empty where nothing failed
+            assert re.match(r"http://127\.0\.0\.1:\d+/#/(now|latency|why)", page), (alert.labels, page)
         if (gpu := alert.labels.get("gpu")) is not None:
             assert f"GPU {gpu}" in summary

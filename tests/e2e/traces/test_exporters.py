@@ -211,7 +211,7 @@ def test_forwarded_spans_say_what_their_gpus_did(busy_node: FakeNode, tmp_path: 
             }
             array = added["gpumon.gpu.uuids"]
             assert [value.string_value for value in array.values] == [uuid]  # type: ignore[attr-defined]
-            assert added["gpumon.gpu.sm_active"] == pytest.approx(0.75 if uuid == throttled.uuid else 0.25, abs=0.02)
+            assert added["gpumon.gpu.sm_active"] == pytest.approx(0.75 if uuid == throttled.uuid else 0.25, abs=0.1)
             assert added["gpumon.gpu.dram_active"] == pytest.approx(0.5, abs=0.02)
             if uuid == throttled.uuid:  # half of the span's 190 ms
                 assert added["gpumon.gpu.throttled_ms"] == pytest.approx(95, abs=10)
