@@ -1,4 +1,4 @@
-# make demo    set up, then a simulated node of eight GPUs at http://127.0.0.1:9450
+# make demo    set up, then a simulated node of eight GPUs at http://127.0.0.1:9450; ARGS="..." are its flags
 # make test    set up, then every test
 # make check   set up, then what CI checks besides the tests
 # make docs    write what is generated anew: pages of docs/ and Grafana's dashboards
@@ -30,7 +30,7 @@ $(READY): pyproject.toml scripts/make_venv.sh | system
 	touch $@
 
 demo: $(READY)
-	exec $(BIN)/gpumon demo
+	exec $(BIN)/gpumon demo $(ARGS)
 
 test: $(READY)
 	@scripts/system_packages.sh chromium

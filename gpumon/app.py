@@ -523,13 +523,17 @@ def run(
         ending.daemon = True
         ending.start()
     demo = str(scenario is not None).lower()
-    log.info("http=listening url=%s://%s/metrics demo=%s", scheme, _shown(host, port), demo)
+    root = f"{scheme}://{_shown(host, port)}/"
+    reached = f"{scheme}://{_shown(_reachable(host), port)}/"
+    page = f" page={reached}" if config.http.ui else ""
+    log.info("http=listening url=%smetrics%s demo=%s", root, page, demo)
     if config.detect.enabled and config.state.folder is not None:
-        log.info("state=folder path=%s", config.state.folder)
+        gone = " detail='removed when this demo ends'" if folder is not None else ""
+        log.info("state=folder path=%s%s", config.state.folder, gone)
     try:
         from gpumon.web.server import serve  # while the sampler process starts
 
-        beside = partial(app.beside, f"{scheme}://{_shown(_reachable(host), port)}/")
+        beside = partial(app.beside, reached)
         serve(app.asgi, listener, asked_to_end.is_set, partial(_quietly_reload, app), beside, tls, app.end_streams)
     finally:
         app.stop()
@@ -586,7 +590,10 @@ def _listen(config: Config) -> socket.socket:
         return socket.create_server((address.host, address.port), family=family, backlog=512)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-        raise OSError(f"cannot listen on {config.http.listen}: {reason}") from error
+        another = "--listen (http.listen) takes another address"
+        if config.otlp.enabled:
+            another += ", and a second gpumon needs others for --otlp-grpc and --otlp-http, too"
+        raise OSError(f"cannot listen on {config.http.listen}: {reason}; {another}") from error
 
 
 def _quietly_reload(app: App) -> None:

@@ -9,6 +9,8 @@ Budgets are series per node, sized for 16 GPUs, 7 MIG instances each, and the de
 
 from __future__ import annotations
 
+from typing import Final
+
 from gpumon.model import Kind, Metric, Unit
 
 GPU = ("gpu", "uuid")
@@ -1454,6 +1456,50 @@ CAUSES = (
     *("process_stopped", "gpu_error", "unexplained"),
 )
 """Why a token can be slow: a closed list; docs/EXPLAINING.md says what each is."""
+TITLES: Final = {
+    "thermal_throttle": "GPU too hot",
+    "power_throttle": "power cap",
+    "hw_slowdown": "hardware slowdown",
+    "memory_bandwidth": "memory bandwidth taken",
+    "pcie": "PCIe slow",
+    "nvlink": "NVLink slow",
+    "page_faults": "major page faults",
+    "memory_pressure": "memory pressure",
+    "numa_remote": "memory on the wrong socket",
+    "cpu_starvation": "waiting for a CPU",
+    "queueing": "waiting in the queue",
+    "kv_pressure": "KV cache full",
+    "prefill_interference": "prefill of others",
+    "batch_growth": "larger batch",
+    "long_context": "long context",
+    "straggler": "one slow rank",
+    "moe_imbalance": "uneven experts",
+    "gpu_contention": "another process on the GPU",
+    "graph_fallback": "no CUDA graphs",
+    "process_stopped": "process stopped",
+    "gpu_error": "GPU error or restart",
+    "unexplained": "unexplained",
+    "page_fault_burst": "burst of major page faults",
+    "latency_shift": "latency has risen",
+    "context_cliff": "long contexts are slow",
+    "memory_bound": "GPU bound by memory",
+    "starved_gpu": "GPU waits for work",
+    "kv_mismatch": "KV cache reserved in vain",
+    "queue_buildup": "growing queue",
+    "batch_jitter": "unsteady batch",
+    "pcie_degraded": "PCIe link degraded",
+    "pcie_saturated": "PCIe link full",
+    "nvlink_degraded": "NVLink degraded",
+    "tenant_interference": "one tenant slows the others",
+    "gpu_lost": "GPU lost",
+    "xid": "GPU error (XID)",
+    "ecc": "GPU memory errors",
+    "row_remap": "GPU memory rows remapped",
+    "driver_mismatch": "driver and library differ",
+    "allocator_gap": "GPU memory in pieces",
+    "quality_drop": "quality has fallen",
+}
+"""What people are told of a cause, or of a kind of incident: what bears one name has one title. Labels keep the names."""
 PHASES = ("first_token", "decode")
 _EXPLAINED = "requests, and what was true of their GPUs, processes, servers and host meanwhile"
 SLOW_TOKEN_SECONDS = _counter(

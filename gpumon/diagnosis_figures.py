@@ -148,7 +148,7 @@ def _marks(timeline: Timeline, incidents: Sequence[IncidentBrief]) -> Figure:
     shapes, notes = [], []
     for number, together in enumerate(kinds.values()):
         at = _moment(together[0].opened)
-        first, *others = dict.fromkeys(each.kind.replace("_", " ") for each in together)
+        first, *others = dict.fromkeys(each.title for each in together)
         told = f"{first} and {len(others)} more" if others else first
         shapes.append(
             {"type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": _DOTS}

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpumon.diagnosis_figures import Figure, colours, figures
-from gpumon.diagnosis_tables import NO_BEFORE, classed, compared, lost_of, measure
-from gpumon.diagnosis_text import action_told, calm_told, cause_told, ready
+from gpumon.diagnosis_tables import NO_BEFORE, VERDICTS_TOLD, classed, compared, lost_of, measure
+from gpumon.diagnosis_text import LOOK_AT, ORDER, action_told, calm_told, cause_told, ready
 from gpumon.diagnosis_words import counted, engine, known_s, lasted, measured, moved, period, signed
 from gpumon.explain.diagnosis.model import (
     BatchJitter,
@@ -31,8 +31,9 @@ from gpumon.explain.diagnosis.model import (
 from gpumon.markup import Html, begin, escaped, items, judged, table
 from gpumon.report_page import document
 from gpumon.shown import percent, shown, shown_clock, shown_duration, shown_seconds
-from gpumon.terminal import LONG, bound, printable, title_of
+from gpumon.terminal import LONG, printable, title_of
 
+_HELP: Final = f'<p class="dim">{VERDICTS_TOLD} Effect: by how many standard deviations the means differ.</p>'
 _STYLE: Final = """
 caption{text-align:left;color:#666}details{margin:.5rem 0}summary{cursor:pointer;color:#666}
 td:first-child{min-width:6.5rem}td.t:nth-child(n+5){min-width:10rem}
@@ -60,7 +61,7 @@ def page(said: Diagnosis, command: str, script: str | None = None) -> str:
 def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterable[str]:
     yield _head(said)
     if said.actions:
-        yield begin("What to do") + items(map(action_told, said.actions), numbered=True)
+        yield begin("What to do", ORDER) + items(map(action_told, said.actions), numbered=True)
     if said.causes:
         yield begin("Causes") + _plot("plot-causes", plots) + _causes(said.causes, known_s(said))
     if "plot-timeline" in plots:
@@ -71,7 +72,7 @@ def _sections(said: Diagnosis, command: str, plots: dict[str, Figure]) -> Iterab
     if said.before_during is not None and said.before_during.changes:
         yield _before_during(said.before_during, plots)
     if said.slowest:
-        yield begin("Requests to look at") + _slowest(said.slowest, command)
+        yield begin("Requests to look at", LOOK_AT) + _slowest(said.slowest, command)
     if said.incidents:
         yield begin("Incidents") + _incidents(said.incidents)
     if said.engines:
@@ -117,7 +118,7 @@ def _matrix(rows: Sequence[MatrixRow]) -> str:
     """Those that differ; the others are there to be opened."""
     differ = [row for row in rows if row.verdict in ("bad", "suspect")]
     others = [row for row in rows if row not in differ]
-    told = _dimensions(differ) if differ else "<p>Nothing that was watched.</p>"
+    told = f"{_dimensions(differ)}{_HELP}" if differ else "<p>Nothing that was watched.</p>"
     if not others:
         return told
     known = sum(row.verdict == "ok" for row in others)
@@ -130,7 +131,7 @@ def _dimensions(rows: Sequence[MatrixRow]) -> str:
     told = [
         (
             row.title,
-            bound(row.healthy, row.unit),
+            printable(row.healthy),
             measured(row.dimension, row.slow_mean, row.unit),
             measured(row.dimension, row.other_mean, row.unit),
             f"{row.effect:+.2f}" if row.effect is not None else "-",
@@ -188,7 +189,7 @@ def _incidents(incidents: Sequence[IncidentBrief]) -> str:
         (
             shown_clock(each.opened),
             Html(f'<span class="{each.severity}">{each.severity}</span>'),
-            each.kind,
+            each.title,
             each.entity,
             lasted(each).removeprefix("lasted "),
             each.summary,
@@ -196,7 +197,7 @@ def _incidents(incidents: Sequence[IncidentBrief]) -> str:
         )
         for each in incidents
     ]
-    titles = ("Opened", "severity", "kind", "of", "lasted", "summary", "causes meanwhile")
+    titles = ("Opened", "severity", "what", "of", "lasted", "summary", "causes meanwhile")
     return table(titles, rows, left=(0, 1, 2, 3, 5, 6))
 
 

@@ -27,10 +27,15 @@ from gpumon.explain.diagnosis.model import (
 )
 from gpumon.grid import Grid
 from gpumon.shown import percent, shown, shown_clock, shown_duration, shown_seconds
-from gpumon.terminal import bound, colour_of, printable, title_of
+from gpumon.terminal import colour_of, printable, title_of
 
 _SUSPICIOUS = ("bad", "suspect")
 _VERDICTS: Final[dict[Verdict, str]] = {"bad": "bold red", "suspect": "yellow", "ok": "green", "unknown": "dim"}
+VERDICTS_TOLD: Final = (
+    "bad: past what is healthy, and worse than on the others; suspect: it goes with slowness; r: how closely it "
+    "follows the time per token, -1 to 1."
+)
+"""Below the matrix."""
 NO_BEFORE: Final = "There is no quiet time before it to compare with."
 """Of the worst stretch: then nothing is said to have changed."""
 _HIGH = 0.9
@@ -51,13 +56,13 @@ def matrix(rows: Sequence[MatrixRow], of: str, everything: bool) -> Lines:
     for row in chosen:
         drawn.add_row(
             Text(printable(row.title)),
-            Text(bound(row.healthy, row.unit)),
+            Text(printable(row.healthy)),
             Text(measured(row.dimension, row.slow_mean, row.unit)),
             Text(measured(row.dimension, row.other_mean, row.unit)),
             Text(signed(row.r)),
             _judged(row.verdict),
         )
-    return [*begin("What was different", of), drawn, *rest(chosen, rows)]
+    return [*begin("What was different", of), drawn, Text(VERDICTS_TOLD, style="dim"), *rest(chosen, rows)]
 
 
 def compared(said: Diagnosis) -> str:

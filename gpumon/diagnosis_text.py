@@ -34,6 +34,10 @@ from gpumon.shown import percent, shown_clock, shown_seconds
 from gpumon.terminal import LONG, bar, colour_of, printable, title_of
 
 _SLOWEST = 5
+ORDER: Final = "first about the worst stretch, then about what cost most"
+"""Of what to do."""
+LOOK_AT: Final = "the slowest of each cause, then the next of each"
+"""Requests."""
 _SIDE_BY_SIDE: Final = 78
 """Columns of a cause with its bar and figures on one line."""
 _LITTLE: Final = 0.005
@@ -112,7 +116,7 @@ def cause_told(each: CauseLost) -> str:
 
 def action_told(each: Action) -> str:
     """What to do, and what for."""
-    return f"{each.text} ({title_of(each.cause)}, {shown_seconds(each.seconds)})"
+    return f"{each.text} ({each.reason})"
 
 
 def ready(command: str, trace_id: str) -> str:
@@ -184,7 +188,7 @@ def _timeline(timeline: Timeline, width: int) -> Lines:
 def _slowest(requests: Sequence[SlowRequest], command: str, everything: bool, *, with_server: bool) -> Lines:
     if not requests:
         return []
-    told = begin("Requests to look at")
+    told = begin("Requests to look at", LOOK_AT)
     chosen = some(requests, everything, _SLOWEST)
     for each in chosen:
         line = Text(f"{shown_clock(each.started)}  ")
@@ -209,7 +213,7 @@ def _incidents(incidents: Sequence[IncidentBrief], width: int, everything: bool)
     for each in chosen:
         line = Text(f"{shown_clock(each.opened)}  ")
         line.append(f"{each.severity:8}", style=_SEVERITIES[each.severity])
-        line.append(f" {printable(each.kind)} of {printable(each.entity)}, ")
+        line.append(f" {printable(each.title)} on {printable(each.entity)}, ")
         line.append(f"{lasted(each)}")
         behind = f"; late meanwhile by: {', '.join(map(title_of, each.causes))}" if each.causes else ""
         summary = Text(f"{printable(each.summary, LONG)}{behind}", style="dim")
@@ -220,7 +224,7 @@ def _incidents(incidents: Sequence[IncidentBrief], width: int, everything: bool)
 def _actions(actions: Sequence[Action]) -> Lines:
     if not actions:
         return []
-    told = begin("What to do")
+    told = begin("What to do", ORDER)
     for number, each in enumerate(actions, start=1):
         told.append(Text(f"{number}. {printable(action_told(each), LONG)}"))
     return told

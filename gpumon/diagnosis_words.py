@@ -11,14 +11,13 @@ from rich.text import Text
 from gpumon.explain.diagnosis.model import Change, Diagnosis, IncidentBrief
 from gpumon.grid import Grid
 from gpumon.model import Unit
-from gpumon.shown import shown, shown_duration, shown_time
+from gpumon.shown import shown, shown_change, shown_duration, shown_time
 from gpumon.terminal import figure, heading, printable
 
 ROWS: Final = 12
 """Shown of a list, unless everything is."""
-_MANY: Final = 9.0
-_OF_CPUS: Final = frozenset(("cpu", "runqueue_wait"))
-"""Signals in CPU seconds per second."""
+_SUMS: Final = {"cpu": "CPUs", "runqueue_wait": "threads"}
+"""Signals in seconds per second that add up over threads: so many at a time."""
 Lines = list[Text | Padding | Grid]
 _Row = TypeVar("_Row")
 
@@ -73,12 +72,7 @@ def signed(value: float | None) -> str:
 
 def change(ratio: float | None) -> str:
     """How much more or less: ``-29 %``, ``x 48`` from ten times on; a dash where it is not known."""
-    if ratio is None:
-        return "-"
-    if ratio >= _MANY:
-        return f"x {shown(1.0 + ratio, '')}"
-    percent = f"{100 * ratio:+,.0f}"
-    return "0 %" if percent in ("+0", "-0") else f"{percent} %"
+    return "-" if ratio is None else shown_change(ratio)
 
 
 def moved(each: Change) -> str:
@@ -89,9 +83,8 @@ def moved(each: Change) -> str:
 
 
 def measured(signal: str, value: float | None, unit: str) -> str:
-    """A signal's value with its unit; of seconds of CPUs in a second, which may be many, with that."""
-    told = figure(value, unit)
-    return f"{told} CPU s/s" if value is not None and signal in _OF_CPUS else told
+    """A signal's value with its unit: ``97 %``, ``2.4 CPUs``."""
+    return f"{shown(value, '')} {_SUMS[signal]}" if value is not None and signal in _SUMS else figure(value, unit)
 
 
 def lasted(incident: IncidentBrief) -> str:

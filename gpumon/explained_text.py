@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from gpumon.diagnosis_words import measured
 from gpumon.explain.causes import TABLE, UNEXPLAINED
 from gpumon.explain.diagnosis.facts import observed_text
 from gpumon.explained_row import row
 from gpumon.grid import Grid
 from gpumon.shown import percent, shown, shown_seconds, shown_time
-from gpumon.terminal import LONG, bar, bound, colour_of, figure, heading, printable, title_of
+from gpumon.terminal import LONG, bar, colour_of, heading, printable, title_of
 from gpumon.web.explanation import Account, Explanation, Fact, Share, SlowGap, Trace
 
 GAPS_SHOWN: Final = 12
@@ -64,7 +65,7 @@ def _request(console: Console, request: Explanation, everything: bool) -> None:
     if everything and request.signals:
         means = Grid("Mean over the request", "healthy", "mean", right=2)
         for signal in request.signals:
-            told = bound(signal.healthy, signal.unit), figure(signal.value, signal.unit)
+            told = printable(signal.healthy), measured(signal.name, signal.value, signal.unit)
             means.add_row(Text(printable(signal.title)), *map(Text, told))
         console.print()
         console.print(means)
@@ -103,8 +104,9 @@ def _named(request_id: str) -> str:
 
 
 def _others(request: Explanation) -> str:
-    count = request.concurrency
-    return f"{count} open on the server" if count > 1 else "alone on the server"
+    others = request.concurrency - 1
+    told = f"{others:,} other{'s' if others > 1 else ''}" if others > 0 else "no other"
+    return f"{told} open when it came"
 
 
 def _amounts(request: Explanation) -> str:
@@ -186,7 +188,7 @@ def _proof(share: Share | None) -> str:
     """What speaks for a cause."""
     if share is None or share.cause == UNEXPLAINED:
         return ""
-    parts = [_fact(share.fact)] if share.fact is not None else []
+    parts = [told] if share.fact is not None and (told := _fact(share.fact)) else []
     if share.lift is not None:
         parts.append(f"{shown(share.lift, '')} times as much lateness while it held")
     if 0.0 < share.evidence < _EVIDENCE_TOLD:  # 0: worked out from load, there is nothing to be sure of
@@ -235,9 +237,8 @@ def _conditions(gap: SlowGap, told: set[str]) -> Text:
         line.append(title_of(share.cause), style=colour_of(share.cause))
         line.append(f" {percent(part)}" if part is not None else "")
     fact = gap.shares[0].fact if gap.shares else None
-    if fact is not None:
+    if fact is not None and (in_full := _fact(fact)):
         # Of the same fact again the figure is enough, where it moves at all.
-        in_full = _fact(fact)
         again = "" if in_full in told else shown(fact.observed, fact.unit) if fact.name in told else in_full
         told |= {fact.name, in_full}
         line.append(f" ({again})" if again else "", style="dim")

@@ -29,6 +29,8 @@ _PLAIN: Final = ((1e9, "G"), (1e6, "M"))
 """A smaller bare number is written out: 131,072 tokens."""
 _ROUNDS: Final = 0.9995
 """Of a larger unit: 999.6 ms are 1 s."""
+_MANY: Final = 9.0
+"""Change, less 1, from which on it is told in times: nobody reads +165,327 %."""
 _LONG_S: Final = 100.0
 """From here on seconds are told in minutes and hours."""
 
@@ -81,6 +83,16 @@ def percent(share: float) -> str:
     """``93 %``; ``<1 %`` for what is little and not nothing."""
     whole = f"{100 * share:.0f}"
     return "<1 %" if whole == "0" and share > 0.0 else f"{whole} %"
+
+
+def shown_change(ratio: float) -> str:
+    """How much more or less it is than before, less 1: ``-29 %``, ``+467 %``; ``x 58`` from ten times on, in three
+    digits: of ``x 1,650`` nobody wants to know the units."""
+    if ratio >= _MANY:
+        times = 1.0 + ratio
+        return f"x {shown(float(f'{times:.3g}'), '')}"
+    percents = f"{100 * ratio:+,.0f}"
+    return "0 %" if percents in ("+0", "-0") else f"{percents} %"
 
 
 def _moment(unix_s: float, form: str, bare: str) -> str:

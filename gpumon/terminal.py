@@ -12,7 +12,7 @@ from typing import Final, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from gpumon.catalogue import CAUSES
+from gpumon.catalogue import CAUSES, TITLES
 from gpumon.explain.causes import LOAD, TABLE, UNEXPLAINED
 from gpumon.shown import shown
 
@@ -51,8 +51,8 @@ def printable(text: str, most: int = NAME_MAX) -> str:
 
 
 def title_of(cause: str) -> str:
-    """A cause in a few words; one that this gpumon does not know by its name."""
-    return TABLE[cause].title if cause in TABLE else printable(cause)
+    """A cause, or a kind of incident, in a few words; one that this gpumon does not know by its name."""
+    return TITLES.get(cause) or printable(cause)
 
 
 def colour_of(cause: str) -> str:
@@ -72,21 +72,13 @@ def bar(share: float, width: int) -> str:
 
 
 def figure(value: float | None, unit: str) -> str:
-    """A value of a dimension: ``91 °C``, ``40/s``; ``0.97`` of a ratio or of seconds per second, as bounds are told."""
-    if unit in ("ratio", "s/s"):
-        return shown(value, "")
+    """A value of a dimension: ``91 °C``, ``40/s``; ``97 %`` of a ratio, and of seconds in a second, as bounds are."""
+    if unit == "s/s":
+        return shown(value, "ratio")
     base, per_second = unit.removesuffix("/s"), unit.endswith("/s")
     if value is not None and per_second and base != "bytes":
         return f"{shown(value, '')}/s"
     return shown(value, base, is_rate=per_second)
-
-
-def bound(healthy: str, unit: str) -> str:
-    """What a dimension should be: ``< 85 °C``."""
-    if not healthy or unit in ("", "ratio", "s/s"):
-        return printable(healthy)
-    spelled = {"celsius": " °C", "seconds": " s"}
-    return printable(healthy) + ("/s" if unit.endswith("/s") else spelled.get(unit, f" {printable(unit)}"))
 
 
 def heading(text: str) -> Text:

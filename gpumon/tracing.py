@@ -8,6 +8,7 @@ acknowledged when ``_take`` had returned and, where there is a spool, it was on 
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import threading
@@ -177,7 +178,9 @@ class Tracing:
         try:
             listener = socket.create_server(address, family=family, backlog=512)
         except OSError as error:
-            raise OSError(f"cannot listen on {listen} for OTLP/HTTP: {error.strerror or error}") from error
+            reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+            another = "--otlp-http (otlp.http) takes another address"
+            raise OSError(f"cannot listen on {listen} for OTLP/HTTP: {reason}; {another}") from error
         web = self._web
         app = OtlpHttp(self.intake, self._limits, gate(web) if web is not None else None)
         tls = ssl_context(web.tls) if web is not None and web.tls is not None else None
@@ -202,7 +205,8 @@ class Tracing:
         try:
             port = await receiver.start(f"{host}:{address.port}")
         except OSError as error:
-            raise OSError(f"cannot listen on {listen} for OTLP/gRPC: {error}") from error
+            another = "--otlp-grpc (otlp.grpc) takes another address"
+            raise OSError(f"cannot listen on {listen} for OTLP/gRPC: is it in use? {another}") from error
         self._running.push_async_callback(receiver.stop, DRAIN_S)
         return address.host, port
 

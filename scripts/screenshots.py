@@ -69,14 +69,14 @@ def _walk(page: Page, root: str) -> None:
     page.locator(".heat button").first.wait_for()
     _keep(page, "alert-2-latency")
     page.locator(f".heat button[data-cell='{page.evaluate(BRIGHT)}']").click()
-    request = page.locator("tbody tr", has_text="thermal throttle").locator("a").first
+    request = page.locator("tbody tr", has_text="GPU too hot").locator("a").first
     request.wait_for()
     _keep(page, "alert-3-cell")
     request.click()
     page.locator("section", has_text="Slow gaps").wait_for()
     _keep(page, "alert-4-request")
-    page.get_by_role("link", name=re.compile("^thermal throttle, gpu 3")).click()
-    card = page.locator(".incident", has_text="thermal throttle: gpu 3").first
+    page.get_by_role("link", name=re.compile("^GPU too hot, gpu 3")).click()
+    card = page.locator(".incident", has_text="GPU too hot: gpu 3").first
     card.wait_for()
     page.wait_for_timeout(_SETTLE_MS)
     _write(card.screenshot(), "alert-5-cause")

@@ -75,11 +75,20 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
             _cause("queueing", "waiting in the queue", "load", 12.0, "", first=12.0),
             _cause("unexplained", "unexplained", "unexplained", 10.0, ""),
         ),
-        actions=(Action(text="Look at fans and air flow.", cause="thermal_throttle", seconds=288.0),),
+        actions=(
+            Action(
+                text="Look at fans and air flow.",
+                cause="thermal_throttle",
+                title="GPU too hot",
+                seconds=288.0,
+                worst_seconds=230.0,
+                reason="GPU too hot: 3 min 50 s of the worst stretch, 4 min 48 s in all",
+            ),
+        ),
         matrix=(
-            _row("sm_clock", "SM clock over its maximum", "ratio", "> 0.7", 0.508, 1.0, -0.83, "bad"),
-            _row("temperature", "GPU temperature", "celsius", "< 85", 91.0, 74.0, 0.79, "suspect"),
-            _row("major_faults", "major page faults", "faults/s", "< 50", 0.0, 0.0, None, "ok"),
+            _row("sm_clock", "SM clock over its maximum", "ratio", "> 70 %", 0.508, 1.0, -0.83, "bad"),
+            _row("temperature", "GPU temperature", "celsius", "< 85 °C", 91.0, 74.0, 0.79, "suspect"),
+            _row("major_faults", "major page faults", "faults/s", "< 50/s", 0.0, 0.0, None, "ok"),
             _row("nvlink", "NVLink, both ways", "bytes/s", "", None, None, None, "unknown"),
         ),
         before_during=BeforeDuring(
@@ -115,6 +124,7 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
                 token_seconds=2000.0,
                 excess_seconds=150.0,
                 cause="thermal_throttle",
+                title="GPU too hot",
             )
             for place, gpus in (("GPUs 3, 4", ("GPU-0003", "GPU-0004")), ("GPU 5", ("GPU-0005",)))
         ),
@@ -126,6 +136,7 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
                 **engine,
                 tenant=tenant,
                 gpus=("GPU-0003",),
+                detailed=False,
                 started=SINCE + 640.0,
                 duration_seconds=12.3,
                 first_token_seconds=0.4,
@@ -134,6 +145,7 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
                 completion_tokens=100,
                 excess_seconds=4.2,
                 cause="thermal_throttle",
+                title="GPU too hot",
                 cause_share=0.93,
             ),
         ),
@@ -141,6 +153,7 @@ def full(name: str = "llama-70b", tenant: str = "acme") -> Diagnosis:
             IncidentBrief(
                 id="20270115T081000Z-thermal_throttle-gpu-3",
                 kind="thermal_throttle",
+                title="GPU too hot",
                 severity="warning",
                 entity="gpu 3",
                 gpu="GPU-0003",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpumon import catalogue
-from gpumon.catalogue import METRICS
+from gpumon.catalogue import CAUSES, INCIDENT_KINDS, METRICS, TITLES
 from gpumon.model import Kind, Metric, Unit
 
 FORBIDDEN_LABELS = {
@@ -57,6 +57,13 @@ def sample_names(metric: Metric) -> set[str]:
     if metric.kind is Kind.HISTOGRAM:
         return {f"{metric.name}_{suffix}" for suffix in ("bucket", "count", "sum")}
     return {metric.name}
+
+
+def test_every_cause_and_every_kind_of_incident_has_one_title_of_its_own() -> None:
+    names = {*CAUSES, *INCIDENT_KINDS}
+    assert {*TITLES} == names
+    assert len({*TITLES.values()}) == len(names)
+    assert not any("_" in title or "`" in title or title.endswith(".") or len(title) > 28 for title in TITLES.values())
 
 
 def test_no_two_families_share_a_name_and_no_sample_has_the_name_of_another_family() -> None:

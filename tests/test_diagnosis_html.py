@@ -97,7 +97,7 @@ def hostile_diagnosis() -> Diagnosis:
     told["quality"][0] |= {"prompts": HOSTILE, "evaluation": HOSTILE}
     told["surface"]["x"] |= {"name": HOSTILE, "labels": [HOSTILE] * 3}
     told["surface"]["measure"] = HOSTILE
-    told["actions"][0] |= {"text": HOSTILE, "cause": HOSTILE}
+    told["actions"][0] |= {"text": HOSTILE, "cause": HOSTILE, "title": HOSTILE, "reason": HOSTILE}
     return Diagnosis.model_validate_json(json.dumps(told))
 
 
@@ -111,7 +111,7 @@ def test_every_element_is_closed(read: Read) -> None:
 def test_the_verdict_and_every_part_are_told(read: Read) -> None:
     assert "vllm/llama-70b lost 310 s of token time, 93 % of it because a GPU was too hot." in read.text
     assert "30 min from 2027-01-15 08:00:00 UTC on" in read.text
-    assert "Look at fans and air flow. (GPU too hot, 4 min 48 s)" in read.text
+    assert "Look at fans and air flow. (GPU too hot: 3 min 50 s of the worst stretch, 4 min 48 s in all)" in read.text
     assert sum(tag == "h2" for tag, _ in read.elements) == 15
     assert "NVLink is not watched: no NVLink on this node." in read.text
 
@@ -120,7 +120,7 @@ def test_the_verdict_and_every_part_are_told(read: Read) -> None:
     "row",
     [
         ["GPU too hot", "4 min 48 s", "93 %", "110", "fault; sm_clock 1.005 GHz, usually 1.41 GHz"],
-        ["SM clock over its maximum", "> 0.7", "0.508", "1", "-", "-0.83", "1,200", "bad"],
+        ["SM clock over its maximum", "> 70 %", "50.8 %", "100 %", "-", "-0.83", "1,200", "bad"],
         ["waiting in the queue", "12 s", "4 %", "110", "load; until first tokens; 300 ms a minute in calm ones"],
         ["P95 gap", "45 ms", "255 ms", "+467 %"],
         ["sm clock", "inter token p95 of vllm/llama-70b", "-0.91", "+1 s", "120", "1 s", "1e-12"],
@@ -320,10 +320,11 @@ def test_incidents_are_marked_where_time_was_lost_those_of_one_cell_together() -
     said = full()
     (first,) = said.incidents
     more = [
-        first.model_copy(update={"opened": at, "kind": kind}) for at, kind in ((SINCE + 610, "xid"), (SINCE - 9, "a"))
+        first.model_copy(update={"opened": at, "title": title})
+        for at, title in ((SINCE + 610, "GPU lost"), (SINCE - 9, "a"))
     ]
     layout = figures(said.model_copy(update={"incidents": (*more, first)}))["plot-timeline"]["layout"]
-    assert [each["text"] for each in layout["annotations"]] == ["thermal throttle and 1 more"]
+    assert [each["text"] for each in layout["annotations"]] == ["GPU too hot and 1 more"]
     assert [(each["x0"], each["x1"]) for each in layout["shapes"]] == [("2027-01-15 08:10:01",) * 2]
 
 

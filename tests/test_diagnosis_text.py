@@ -71,8 +71,8 @@ def test_the_verdict_comes_first_with_what_it_cost() -> None:
         "vllm/llama-70b lost 310 s of token time, 93 % of it because a GPU was too hot.",
         "It began at 08:10:00 and lasts.",
         "",
-        "What to do",
-        "1. Look at fans and air flow. (GPU too hot, 4 min 48 s)",
+        "What to do (first about the worst stretch, then about what cost most)",
+        "1. Look at fans and air flow. (GPU too hot: 3 min 50 s of the worst stretch, 4",
     ]
 
 
@@ -203,9 +203,11 @@ def test_a_period_with_more_cells_than_columns_shows_the_worst_of_each() -> None
 
 def test_the_matrix_has_what_is_healthy_both_means_r_and_the_verdict() -> None:
     assert part(lines(full()), "What was different") == [
-        "Dimension                  healthy   slow  others      r  verdict",
-        "SM clock over its maximum  > 0.7    0.508       1  -0.83      bad",
-        "GPU temperature            < 85 °C  91 °C   74 °C  +0.79  suspect",
+        "Dimension                  healthy    slow  others      r  verdict",
+        "SM clock over its maximum  > 70 %   50.8 %   100 %  -0.83      bad",
+        "GPU temperature            < 85 °C   91 °C   74 °C  +0.79  suspect",
+        "bad: past what is healthy, and worse than on the others; suspect: it goes with",
+        "slowness; r: how closely it follows the time per token, -1 to 1.",
         "2 of 4; --all shows the rest.",
     ]
     assert "What was different (means over slow requests and the others of vllm/llama-70b)" in lines(full())
@@ -219,15 +221,15 @@ def test_where_nothing_was_different_that_is_said() -> None:
     assert not any(line.startswith("What was different") for line in lines(changed(matrix=same[1:])))
 
 
-def test_seconds_of_cpus_have_their_unit() -> None:
+def test_seconds_of_many_threads_in_a_second_are_so_many_at_a_time() -> None:
     (row, *_) = full().matrix
     cpu = row.model_copy(update={"dimension": "runqueue_wait", "title": "waiting for a CPU", "unit": "s/s"})
-    assert "0.508 CPU s/s  1 CPU s/s" in part(lines(changed(matrix=(cpu,))), "What was different")[1]
+    assert "0.508 threads  1 threads" in part(lines(changed(matrix=(cpu,))), "What was different")[1]
 
 
 def test_dimensions_that_are_not_known_are_told_where_all_is_asked_for() -> None:
     told = part(lines(full(), everything=True), "What was different")
-    assert told[-1].split() == ["NVLink,", "both", "ways", "-", "-", "-", "unknown"]
+    assert told[-3].split() == ["NVLink,", "both", "ways", "-", "-", "-", "unknown"]
 
 
 def test_the_worst_stretch_is_compared_with_the_quiet_time_before() -> None:
@@ -286,7 +288,7 @@ def test_of_long_lists_the_first_are_told_unless_all_are_asked_for() -> None:
 
 def test_incidents_are_told_with_how_long_and_what_they_cost() -> None:
     assert part(lines(full()), "Incidents") == [
-        "08:10:01  warning  thermal_throttle of gpu 3, still open after 19 min 59 s",
+        "08:10:01  warning  GPU too hot on gpu 3, still open after 19 min 59 s",
         "          SM clock 1980 → 1005 MHz while llama-70b ran; late meanwhile by: GPU",
         "          too hot",
     ]
@@ -343,7 +345,10 @@ def test_a_wide_surface_says_what_is_left_out() -> None:
 
 def test_actions_are_numbered_right_after_the_verdict_and_notes_come_last() -> None:
     told = lines(full())
-    assert part(told, "What to do") == ["1. Look at fans and air flow. (GPU too hot, 4 min 48 s)"]
+    assert part(told, "What to do") == [
+        "1. Look at fans and air flow. (GPU too hot: 3 min 50 s of the worst stretch, 4",
+        "min 48 s in all)",
+    ]
     assert told[-1] == "  NVLink is not watched: no NVLink on this node."
 
 

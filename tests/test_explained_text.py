@@ -47,7 +47,7 @@ def test_the_head_says_whose_request_it_was_and_how_late() -> None:
     assert lines()[:8] == [
         "llama-70b on vllm, tenant acme",
         f"Trace {TRACE}, request cmpl-7",
-        "Began 2027-01-15 08:16:40 UTC, took 3.18 s; 12 open on the server",
+        "Began 2027-01-15 08:16:40 UTC, took 3.18 s; 11 others open when it came",
         "GPUs GPU-0003, GPU-0004",
         "Prompt 2,048 tokens (512 cached), 100 made, 35.6 tokens/s after the first",
         "First token after 400 ms, usually 300 ms, 50 ms of it queued",
@@ -98,7 +98,7 @@ def test_means_over_the_request_are_told_where_all_is_asked_for() -> None:
     means = np.full(len(DIMENSIONS), np.nan, dtype=np.float32)
     means[0] = 0.5
     told = lines(explained(signals=means), everything=True)
-    assert any(line.startswith(DIMENSIONS[0].title) and line.endswith("0.5") for line in told)
+    assert any(line.startswith(DIMENSIONS[0].title) and line.endswith("50 %") for line in told)
     assert not any(line.startswith(DIMENSIONS[0].title) for line in lines(explained(signals=means)))
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_known_is_left_out() -> None:
     assert told[:5] == [
         "a model without a name on vllm",
         f"Trace {TRACE}",
-        "Began 2027-01-15 08:16:40 UTC, took 3.18 s; alone on the server",
+        "Began 2027-01-15 08:16:40 UTC, took 3.18 s; no other open when it came",
         "Not bound to GPUs (no identity): what its GPUs did is not known",
         "Late by 100 ms until the first token",
     ]

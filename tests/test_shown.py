@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.model import Unit
-from gpumon.shown import percent, shown, shown_clock, shown_duration, shown_seconds, shown_time
+from gpumon.shown import percent, shown, shown_change, shown_clock, shown_duration, shown_seconds, shown_time
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -107,3 +107,22 @@ def test_a_time_out_of_the_calendar_is_a_number() -> None:
 )
 def test_shares_are_percent(share: float, told: str) -> None:
     assert percent(share) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0.0, "0 %"),
+        (-0.004, "0 %"),
+        (-1.0, "-100 %"),
+        (4.67, "+467 %"),
+        (8.99, "+899 %"),
+        (9.0, "x 10"),
+        (57.3, "x 58.3"),
+        (1653.27, "x 1,650"),
+        (1e9, "x 1 G"),
+        (float("inf"), "x inf G"),
+    ],
+)
+def test_a_change_of_ten_times_and_more_is_told_in_times(ratio: float, text: str) -> None:
+    assert shown_change(ratio) == text

@@ -24,12 +24,15 @@ _TIME = r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh]?)"
 def explain(trace_id: str, url: str | None, ca: Path | None, everything: bool, json_output: bool) -> int:
     """Say why the tokens of the request with this TRACE_ID were slow: the gaps, the causes, and what to do.
 
+    Its first 8 hexadecimal digits are enough, or as many more as no other trace begins with.
+
     Asks a running gpumon. Where it wants to know who asks, GPUMON_API_USER and GPUMON_API_PASSWORD, or
     GPUMON_API_TOKEN say it. Exit status: 0 told, 1 not known or no gpumon there, 2 wrong arguments.
     """
     wanted = trace_id.strip().lower()
-    if len(wanted) != 32 or not set(wanted) <= set("0123456789abcdef"):
-        raise click.BadParameter(f"{trace_id[:40]!r}: expected 32 hexadecimal digits", param_hint="TRACE_ID")
+    if not re.fullmatch("[0-9a-f]{8,32}", wanted):
+        expected = "expected 32 hexadecimal digits, or at least the first 8"
+        raise click.BadParameter(f"{trace_id[:40]!r}: {expected}", param_hint="TRACE_ID")
     from gpumon.api_client import DEFAULT_URL, Api, ApiError
     from gpumon.explained_text import render
     from gpumon.terminal import console_for

@@ -27,10 +27,15 @@ def run(path: Path | None, **flags: str | None) -> int:
 @configured
 @click.option("--scenario", metavar="NAME|FILE", default="demo", show_default=True, help="What happens there.")
 def demo(path: Path | None, scenario: str, **flags: str | None) -> int:
-    """The same on a simulated node of eight GPUs: no GPU needed.
+    """Watch a simulated node of eight GPUs: no GPU needed.
 
-    The scenario `demo` is a story of five minutes, told again and again, in which seven things go wrong. Another is a
-    YAML file; docs/SCENARIOS.md says how to write one.
+    All else is as in `run`. Open http://127.0.0.1:9450. The scenario `demo` is a story of five minutes, told again and
+    again, in which seven things go wrong; another is a YAML file, docs/SCENARIOS.md says how to write one. Where a
+    gpumon runs already, a demo needs ports of its own: `--listen 127.0.0.1:0 --otlp-grpc 127.0.0.1:0 --otlp-http
+    127.0.0.1:0` takes free ones, and the log names the page.
+
+    What it writes, flight recordings too, is in a folder of its own that goes when it ends, unless state.folder in the
+    configuration names one.
     """
     return serve(load(path, flags), path, flags, scenario)
 

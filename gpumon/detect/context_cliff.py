@@ -24,7 +24,7 @@ from gpumon.detect.growth import ALIKE, MEDIAN, P95, RATIO, Pair, is_cliff, shar
 from gpumon.detect.hysteresis import Held
 from gpumon.detect.recent import RESPONSE, ModelLatencies
 from gpumon.detect.scene import Scene
-from gpumon.detect.spoken import change, duration
+from gpumon.detect.spoken import change, duration, percent
 from gpumon.model import Metric, Unit
 from gpumon.requests.logbuckets import quantiles
 from gpumon.requests.windows import Signal
@@ -165,7 +165,7 @@ def _finding(model: ModelLatencies, cliff: _Cliff, activities: Mapping[str, floa
         Evidence("share_beyond", cliff.share_beyond, Unit.RATIO),
         *(Evidence(f"{name}_active", activity, Unit.RATIO) for name, activity in activities.items()),
     ]
-    state = "".join(f", {name.upper()} {activity:.0%}" for name, activity in activities.items())
+    state = "".join(f", {name.upper()} {percent(activity)}" for name, activity in activities.items())
     return Finding(
         "context_cliff",
         Entity("server", model.name),

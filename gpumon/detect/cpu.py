@@ -21,6 +21,7 @@ from gpumon.detect.hysteresis import Baseline, Held
 from gpumon.detect.rates import Rate, RepeatedRates
 from gpumon.detect.scene import Labels, Scene
 from gpumon.detect.serving import Serving, cgroup_of, process_entity
+from gpumon.detect.spoken import figure, percent
 from gpumon.model import Unit
 
 OFF_S: Final = 6.0
@@ -204,16 +205,16 @@ class CpuStarvation:
 
 def _told(signs: Mapping[str, _Sign]) -> Iterator[str]:
     if (wait := signs.get("wait")) is not None:
-        yield f"waits for a CPU {wait.value:.0%} of the time it wants one{_before(wait)}"
+        yield f"waits for a CPU {percent(wait.value)} of the time it wants one{_before(wait)}"
     if (throttled := signs.get("throttled")) is not None and throttled.value > 0:
-        yield f"throttled by its cgroup {throttled.value:.2g} s a second"
+        yield f"throttled by its cgroup {figure(throttled.value)} s a second"
     if (stalled := signs.get("stalled")) is not None:
-        yield f"some task of its cgroup stalled for a CPU {stalled.value:.0%} of the time{_before(stalled)}"
+        yield f"some task of its cgroup stalled for a CPU {percent(stalled.value)} of the time{_before(stalled)}"
 
 
 def _before(sign: _Sign) -> str:
     usual = sign.baseline.median
-    return "" if usual is None else f" ({usual:.0%} before)"
+    return "" if usual is None else f" ({percent(usual)} before)"
 
 
 def _evidence(signs: Mapping[str, _Sign]) -> Iterator[Evidence]:

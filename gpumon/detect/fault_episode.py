@@ -10,6 +10,7 @@ from typing import Final
 from gpumon.detect.bursts import Burst, duration_s, rate_in, recovery_s
 from gpumon.detect.detector import Entity, Evidence, Finding, Severity
 from gpumon.detect.prompt_lengths import bucket, long
+from gpumon.detect.spoken import duration, figure
 from gpumon.model import Unit
 
 KEPT: Final = 64
@@ -81,10 +82,10 @@ class Episode:
             Evidence("variation", self.variation, Unit.NONE),
             Evidence("burst_duration", lasted_s, Unit.SECONDS, duration_s(before.bursts) if before.bursts else None),
         ]
-        summary = f"major faults {before.rate:.3g} → {now:.3g}/s in bursts of {lasted_s:.2g} s"
+        summary = f"major faults {figure(before.rate)} → {figure(now)}/s in bursts of {duration(lasted_s)}"
         if recovery is not None:
             evidence.append(Evidence("burst_recovery", recovery, Unit.SECONDS, recovery_s(before.bursts)))
-            summary += f", recovery {recovery:.2g} s"
+            summary += f", recovery {duration(recovery)}"
         tokens, tokens_before = long([*self.prompts]), long(before.prompts)
         if tokens is not None:
             evidence.append(Evidence("context_tokens", tokens, Unit.NONE, tokens_before))

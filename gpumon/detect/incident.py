@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpumon.detect.concerned import NOTHING, Concerned
 from gpumon.detect.detector import Entity, Evidence, Severity
 
 
@@ -45,6 +46,13 @@ class Incident:
     causes: tuple[tuple[str, float], ...] = ()
     """Of the requests that ran on it meanwhile: seconds of excess by cause, the largest first; filled in some seconds
     after they ended, where explanation is on."""
+    late_by_tenant: tuple[tuple[str, float], ...] = ()
+    """Seconds of excess of the same requests by tenant, the largest first; what is past a number of them is
+    ``other``."""
+    explained: int = 0
+    """How many requests causes are known of, late ones or not."""
+    concerned: Concerned = NOTHING
+    """Whom it concerns, as far as that is known."""
     restored: bool = False
     """It was open when gpumon ended the last time, and was found again."""
 

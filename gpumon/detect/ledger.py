@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from gpumon import catalogue
+from gpumon.detect.concerned import Knowing
 from gpumon.detect.detector import Entity, Finding, IncidentKind, Severity
 from gpumon.detect.findings import RANK, Key, incident_id, key_of, merged
 from gpumon.detect.incident import Incident, IncidentListener
@@ -83,6 +84,7 @@ class Ledger:
         self._remembered: dict[Key, Remembered] = {}
         """Open in an earlier life and not found again yet."""
         self._touched = Touched()
+        self._knowing = Knowing()
         self._refused: set[Key] = set()
         self._dropped = 0
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -103,8 +105,12 @@ class Ledger:
             counted = self._counts.total()
             opened, over = self._take(found, at_s)
             self._touched.add(scene.requests, scene.to_steady)
-            self._touched.opened(opened, scene.holders)
-            self._touched.went_on(before, scene.holders)
+            self._knowing.look(scene, scene.collectives)
+            self._touched.opened(opened, scene.holders, self._knowing)
+            self._touched.went_on(before, scene.holders, self._knowing)
+            for incident in (*opened, *before):
+                of = incident.entity
+                incident.concerned = self._knowing.of(incident.concerned, of.scope, of.name, of.uuid, of.gpu)
             closed = self._close(over, at_s)
             changed = bool(opened or closed) or self._counts.total() != counted
         for incident in opened:

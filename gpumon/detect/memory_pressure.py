@@ -18,6 +18,7 @@ from gpumon.detect.hysteresis import Held
 from gpumon.detect.rates import RepeatedRates
 from gpumon.detect.scene import Labels, Reading, Scene
 from gpumon.detect.serving import Serving, cgroup_of, process_entity
+from gpumon.detect.spoken import figure, percent
 from gpumon.model import Metric, Unit
 
 OVER_S: Final = 5.0
@@ -201,7 +202,8 @@ def _told(evidence: Iterable[Evidence]) -> str:
         parts.append(f"{values['killed']:.0f} killed for lack of memory")
     if values.get("swapped_in_per_second") or values.get("swapped_out_per_second"):
         told = [values.get(f"swapped_{way}_per_second", 0.0) for way in ("in", "out")]
-        parts.append(f"{told[0]:.0f} pages/s swapped in, {told[1]:.0f} out")
+        parts.append(f"{figure(told[0])} pages/s swapped in, {figure(told[1])} out")
     if "stalled" in values or "stalled_all" in values:
-        parts.append(f"waited for memory {max(values.get(n, 0.0) for n in ('stalled', 'stalled_all')):.0%} of the time")
+        stalled = max(values.get(name, 0.0) for name in ("stalled", "stalled_all"))
+        parts.append(f"waited for memory {percent(stalled)} of the time")
     return "; ".join(parts)

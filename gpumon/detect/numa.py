@@ -18,6 +18,7 @@ from gpumon import catalogue
 from gpumon.detect.detector import Evidence, Finding, IncidentKind, Severity
 from gpumon.detect.scene import Labels, Reading, Scene
 from gpumon.detect.serving import cgroup_of, group_entity, main_process
+from gpumon.detect.spoken import percent
 from gpumon.model import Metric, Unit
 
 _NODE = catalogue.GPU_INFO.labels.index("numa_node")
@@ -58,8 +59,8 @@ class NumaRemote:
             "CPUs that it may use less than `local` of the share that a process without a mask has near its GPU; "
             "`readings` times running. It ends at `local_again`.",
             (Severity.WARNING,),
-            "Start the server with its memory and CPUs on the GPU's node: `numactl --cpunodebind --membind`, in "
-            "Kubernetes the topology manager (`single-numa-node`) with whole CPUs. It needs a restart: pages stay.",
+            "Start the server with its memory and CPUs on the GPU's node: numactl --cpunodebind --membind, in "
+            "Kubernetes the topology manager (single-numa-node) with whole CPUs. It needs a restart: pages stay.",
             hold_s=30.0,
         ),
     )
@@ -107,10 +108,10 @@ class NumaRemote:
         evidence, told = [], []
         if worst.page is not None:
             evidence.append(Evidence("local_pages", worst.page.value, Unit.RATIO, 1.0))
-            told.append(f"{worst.page.value:.0%} of its pages")
+            told.append(f"{percent(worst.page.value)} of its pages")
         if worst.cpu is not None:
             evidence.append(Evidence("local_cpus", worst.cpu.value, Unit.RATIO, 1 / nodes if nodes else None))
-            told.append(f"{worst.cpu.value:.0%} of its CPUs")
+            told.append(f"{percent(worst.cpu.value)} of its CPUs")
         evidence.append(Evidence("processes", float(len(remote)), Unit.NONE))
         gpus = "+".join(gpu.gpu for gpu in scene.holders(worst.process[0]))
         others = f", the worst of {len(remote)} processes" if len(remote) > 1 else ""

@@ -7,13 +7,14 @@ this. Faults per second are those while bursts last, now and before. While burst
 they are one incident; when they grow beyond what its earlier ones were, those become the time before. Durations and
 recovery: ``detect.bursts``; a recovery shorter than the half second between samples is interpolated.
 
-Processes that warm up (``detect.serving``) are left alone. The host is told of only where the watched processes do not
-have half of its faults and none starts; a step later than a process would be, for their counters are read at other
-moments than its own.
+Processes that warm up (``detect.serving``) are left alone. The host is told of only where none starts and the watched
+processes do not have half of its faults of ten seconds: one burst is not to be two incidents. It is looked at when
+their counters have been read after its own, and it ends when they come to have that half.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
@@ -36,6 +37,8 @@ BEFORE_LEAST: Final = 60
 """Fewer samples than these are no time before to compare with."""
 LOOK_BACK_S: Final = 125.0
 CALM_S: Final = 30.0
+EXPLAINED_S: Final = 10.0
+"""Over which the faults of the host and of the watched processes are compared."""
 
 LEAST_PER_S: Final = 4.0
 """Over the quiet rate, for a sample to be of a burst: more than two faults in half a second."""
@@ -72,8 +75,8 @@ class PageFaultBurst:
             "`variation` times their mean, or two samples running are over `jump` times the mean before; and the "
             "highest is over `floor_per_s`, and the burst has at least `least_faults` faults and over `jump` times "
             "those of any burst before. For the host, with `host_floor_per_s`, where the watched processes have less "
-            "than half of its faults. Not in the first `warm_up_s` of a process, nor while it only loads, for the host "
-            "of any. Over after `quiet_s` without a burst.",
+            "than half of its faults of ten seconds. Not in the first `warm_up_s` of a process, nor while it only "
+            "loads, for the host of any. Over after `quiet_s` without a burst; of the host when a process has them.",
             (Severity.WARNING,),
             "Keep the server's pages in memory: more memory for the pod or shorter contexts, no swap, weights and "
             "KV offload locked or on huge pages; look what else fills the page cache of this host.",
@@ -112,9 +115,12 @@ class PageFaultBurst:
         self._episodes: dict[Labels, Episode] = {}
         self._past: dict[Labels, _Past] = {}
         self._calm: dict[Labels, _Calm] = {}
-        self._host_before: Growth | None = None
-        self._processes_before = 0.0
-        """Faults of the watched processes at the last step."""
+        self._waiting: deque[Growth] = deque()
+        """Of the host, until the counters of processes have been read after it."""
+        self._of_host: deque[tuple[float, float]] = deque()
+        """Its faults in the last seconds, by when they were read."""
+        self._of_processes: deque[tuple[float, float]] = deque()
+        """Those of the watched processes likewise."""
 
     def step(self, scene: Scene) -> Iterable[Finding]:
         self._serving.feed(scene)
@@ -123,19 +129,28 @@ class PageFaultBurst:
         for growth in processes:
             if self._may_begin(growth, self._floor_per_s) and self._serving.is_warm(scene, growth.labels[0]):
                 self._look(scene, catalogue.PROCESS_PAGE_FAULTS, growth, self._floor_per_s)
-        self._look_at_host(scene, sum(growth.amount for growth in processes))
+        self._look_at_host(scene, processes)
         yield from self._go_on(scene)
         self._forget(scene)
 
-    def _look_at_host(self, scene: Scene, processes: float) -> None:
-        host = self._host_before
-        explained = host is None or 2 * (processes + self._processes_before) >= host.amount
-        may_begin = host is not None and not explained and self._may_begin(host, self._host_floor_per_s)
-        if host is not None and may_begin and self._serving.is_settled(scene):
-            self._look(scene, catalogue.HOST_PAGE_FAULTS, host, self._host_floor_per_s)
-        grown = scene.grown(catalogue.HOST_PAGE_FAULTS)
-        self._host_before = next((growth for growth in grown if growth.labels == _HOST), None)
-        self._processes_before = processes
+    def _look_at_host(self, scene: Scene, processes: Iterable[Growth]) -> None:
+        self._waiting.extend(growth for growth in scene.grown(catalogue.HOST_PAGE_FAULTS) if growth.labels == _HOST)
+        self._of_processes.extend((growth.at_s, growth.amount) for growth in processes)
+        read = [each.at_s for each in scene.read(catalogue.PROCESS_PAGE_FAULTS) if each.labels[-1] == "major"]
+        read_s = max(min(read, default=scene.at_s), scene.at_s - EXPLAINED_S)
+        while self._waiting and self._waiting[0].at_s <= read_s:
+            host = self._waiting.popleft()
+            self._of_host.append((host.at_s, host.amount))
+            for faults in (self._of_host, self._of_processes):
+                while faults and faults[0][0] <= host.at_s - EXPLAINED_S:
+                    faults.popleft()
+            may_begin = not self._is_explained() and self._may_begin(host, self._host_floor_per_s)
+            if may_begin and self._serving.is_settled(scene):
+                self._look(scene, catalogue.HOST_PAGE_FAULTS, host, self._host_floor_per_s)
+
+    def _is_explained(self) -> bool:
+        """Whether the watched processes have half of the host's faults."""
+        return 2 * _sum(self._of_processes) >= _sum(self._of_host)
 
     def _may_begin(self, growth: Growth, floor_per_s: float) -> bool:
         """Cheap: a half second at the floor has half of it as its faults, and so has the step that it lies in."""
@@ -214,6 +229,7 @@ class PageFaultBurst:
                 del self._episodes[labels]
                 continue
             is_over = scene.at_s - bursts[-1].end_s >= self._quiet_s
+            is_over |= labels == _HOST and self._is_explained() and _sum(self._of_processes) > 0
             if is_over:
                 past = self._past.setdefault(labels, _Past([], episode.before))
                 past.marks.append((episode.since_s, scene.at_s))
@@ -235,6 +251,10 @@ class PageFaultBurst:
             past.marks = [mark for mark in past.marks if mark[1] > scene.at_s - LOOK_BACK_S]
         self._past = {labels: past for labels, past in self._past.items() if past.marks and labels in there}
         self._calm = {labels: calm for labels, calm in self._calm.items() if labels in there}
+
+
+def _sum(faults: Iterable[tuple[float, float]]) -> float:
+    return sum(amount for _, amount in faults)
 
 
 def _unmarked(marks: Iterable[tuple[float, float]], ends_s: NDArray[np.float64]) -> NDArray[np.bool_]:

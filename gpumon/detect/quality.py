@@ -21,7 +21,7 @@ from typing import ClassVar, Final
 from gpumon.detect.detector import Entity, Evidence, Finding, IncidentKind, Severity
 from gpumon.detect.hysteresis import Baseline
 from gpumon.detect.scene import Scene
-from gpumon.detect.spoken import change
+from gpumon.detect.spoken import change, figure
 from gpumon.model import RequestRecord, Unit
 from gpumon.requests.gaps import tokens_made
 
@@ -166,8 +166,8 @@ class QualityDrop:
                 Entity("server", model),
                 Severity.WARNING,
                 group.since_s,
-                f"{name} of {told}: score {before_score:.3g} → {score:.3g} at {before_rate:.3g} → {rate:.3g} tokens/s "
-                f"({change(before_rate, rate)})",
+                f"{name} of {told}: score {figure(before_score)} → {figure(score)} at {figure(before_rate)} → "
+                f"{figure(rate)} tokens/s ({change(before_rate, rate)})",
                 (
                     Evidence("score", score, Unit.NONE, before_score),
                     Evidence("tokens_per_second", rate, Unit.NONE, before_rate),

@@ -20,6 +20,7 @@ from gpumon import catalogue
 from gpumon.detect.detector import Evidence, Finding, IncidentKind, Severity
 from gpumon.detect.scene import Growth, Labels, Scene
 from gpumon.detect.serving import cgroup_of, group_entity, main_process
+from gpumon.detect.spoken import duration, figure
 from gpumon.model import Unit
 
 WITHIN_S: Final = 3.0
@@ -83,7 +84,7 @@ class ProcessStopped:
             "to use CPU time used none for `still_s`, with its GPUs idle and requests open on a model that runs there.",
             (Severity.CRITICAL,),
             "Find who stopped it: SIGSTOP, a debugger or profiler, the cgroup freezer, a suspended container; "
-            "`kill -CONT` lets a stopped one go on. One that is stuck in the kernel (state D) shows where in "
+            "kill -CONT PID lets a stopped one go on. One that is stuck in the kernel (state D) shows where in "
             "/proc/<pid>/stack.",
             hold_s=5.0,
         ),
@@ -208,7 +209,7 @@ def _stopped(labels: Labels, stops: _Stops) -> _Seen:
         labels,
         stops.since_s,
         stops.total_s,
-        f"stopped for {stops.total_s:.2g} of {lasted_s:.2g} s (state T)",
+        f"stopped for {duration(stops.total_s)} of {duration(lasted_s)} (state T)",
         (Evidence("stopped", stops.total_s, Unit.SECONDS), Evidence("stopped_within", lasted_s, Unit.SECONDS)),
     )
 
@@ -221,6 +222,6 @@ def _still(growth: Growth, pace: _Pace, cpus: float) -> _Seen:
         growth.labels,
         since_s,
         lasted_s,
-        f"no CPU time for {lasted_s:.2g} s ({pace.usual:.2g} CPUs before), its GPU idle, with requests open",
+        f"no CPU time for {duration(lasted_s)} ({figure(pace.usual)} CPUs before), its GPU idle, with requests open",
         (Evidence("still", lasted_s, Unit.SECONDS), Evidence("cpus", cpus, Unit.NONE, pace.usual)),
     )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gpumon.detect.detector import Entity, Evidence, Finding, IncidentKind, Severity
 from gpumon.detect.recent import BIN_S, ModelLatencies, TenantRates
 from gpumon.detect.scene import Scene
-from gpumon.detect.spoken import change, duration
+from gpumon.detect.spoken import change, duration, figure, percent
 from gpumon.model import Unit
 
 NOW: Final = 2
@@ -192,8 +192,8 @@ def _relation(rates: TenantRates, tenant: int) -> float | None:
 def _finding(model: str, one: _Interference, *, over: bool) -> Finding:
     before, now = one.before, one.now
     summary = (
-        f"{one.tenant} makes {now.share:.0%} of the requests to {model} ({before.share:.0%} before); one of the others "
-        f"gets {before.per_s:.3g} → {now.per_s:.3g} tokens/s ({change(before.per_s, now.per_s)})"
+        f"{one.tenant} makes {percent(now.share)} of the requests to {model} ({percent(before.share)} before); one of "
+        f"the others gets {figure(before.per_s)} → {figure(now.per_s)} tokens/s ({change(before.per_s, now.per_s)})"
     )
     evidence = [
         Evidence("share_of_requests", now.share, Unit.RATIO, before.share),

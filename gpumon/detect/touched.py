@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from gpumon.detect.concerned import Knowing, Ran
 from gpumon.detect.detector import Entity
 from gpumon.detect.incident import Incident
 from gpumon.detect.scene import Holder
@@ -30,10 +31,11 @@ Key = tuple[str, str]
 Holders = Callable[[str], Iterable[Holder]]
 """``Scene.holders``."""
 
+_JUST_BEFORE = 64
 _PID = re.compile(r"pid ([0-9]{1,10})\b")
 
 
-class _Ran(NamedTuple):
+class _Request(NamedTuple):
     """What matters of a request; its token times are not kept alive."""
 
     end_s: float
@@ -87,13 +89,13 @@ class Touched:
     """Not thread-safe. Once per step ``add``, then ``opened`` and ``went_on`` with the incidents that are open."""
 
     def __init__(self) -> None:
-        self._recent: deque[_Ran] = deque(maxlen=REMEMBERED)
-        self._new: list[_Ran] = []
+        self._recent: deque[_Request] = deque(maxlen=REMEMBERED)
+        self._new: list[_Request] = []
 
     def add(self, requests: Sequence[RequestRecord], to_steady: Callable[[int], float]) -> None:
         """Requests that became known since the last step."""
         self._new = [
-            _Ran(
+            _Request(
                 to_steady(record.end_ns),
                 record.trace_id,
                 record.span_id,
@@ -106,32 +108,41 @@ class Touched:
         ]
         self._recent.extend(self._new)
 
-    def opened(self, incidents: Iterable[Incident], holders: Holders) -> None:
+    def opened(self, incidents: Iterable[Incident], holders: Holders, knowing: Knowing) -> None:
         """Note for incidents that are new what ran since they began. holders: GPUs that a process holds now."""
-        _note(incidents, self._recent, holders)
+        _note(incidents, self._recent, holders, knowing)
 
-    def went_on(self, incidents: Iterable[Incident], holders: Holders) -> None:
+    def went_on(self, incidents: Iterable[Incident], holders: Holders, knowing: Knowing) -> None:
         """Note for incidents that were open before what is new."""
-        _note(incidents, self._new, holders)
+        _note(incidents, self._new, holders, knowing)
 
 
-def _note(incidents: Iterable[Incident], requests: Iterable[_Ran], holders: Holders) -> None:
+def _note(incidents: Iterable[Incident], requests: Iterable[_Request], holders: Holders, knowing: Knowing) -> None:
     wanted = [(incident, keys_of(incident.entity, holders)) for incident in incidents]
     if not wanted:
         return
-    ran = list(requests)
+    every = list(requests)
     by_key: dict[Key, list[int]] = {}
-    for position, request in enumerate(ran):
+    for position, request in enumerate(every):
         for key in request.keys():  # noqa: SIM118 - no dict
             by_key.setdefault(key, []).append(position)
     for incident, keys in wanted:
         positions = sorted({position for key in keys for position in by_key.get(key, ())})
-        touched = [request for request in map(ran.__getitem__, positions) if request.end_s >= incident.since_s]
+        ran = [every[position] for position in positions]
+        touched = [request for request in ran if request.end_s >= incident.since_s]
         incident.requests += len(touched)
+        if touched:
+            incident.concerned = knowing.touched(incident.concerned, map(_ran, touched))
+        elif ran:  # those that it touches have not ended: whose they are, is known of those just before
+            incident.concerned = knowing.served(incident.concerned, map(_ran, ran[-_JUST_BEFORE:]))
         _keep_traces(incident, touched)
 
 
-def _keep_traces(incident: Incident, touched: Iterable[_Ran]) -> None:
+def _ran(request: _Request) -> Ran:
+    return Ran(request.server, request.model, request.tenant, request.binding.gpus)
+
+
+def _keep_traces(incident: Incident, touched: Iterable[_Request]) -> None:
     known = dict(zip(incident.traces, incident.spans, strict=True))
     for request in touched:
         if len(known) == TRACES:

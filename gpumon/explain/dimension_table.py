@@ -32,6 +32,7 @@ from gpumon.explain.dimension_readings import (
     ratio,
 )
 from gpumon.model import Metric
+from gpumon.shown import shown
 
 RATIO, CELSIUS = "ratio", "celsius"
 
@@ -45,9 +46,9 @@ class Dimension(NamedTuple):
     unit: str
     """As people write it: ``ratio``, ``celsius``, ``bytes/s``."""
     healthy: str
-    """``< 0.95``; empty where there is no such bound."""
+    """As people read it, shares in percent: ``< 95 %``, ``< 85 °C``; empty where there is no such bound."""
     bound: float | None
-    """The same as a number; None where there is none."""
+    """The same as a number, in ``unit``; None where there is none."""
     high_is_bad: bool
     source: str
     """Of which families, and of which of a group's parts."""
@@ -80,9 +81,16 @@ Entry = tuple[Dimension, Rule]
 def _entry(name: str, title: str, unit: str, bad: str, rule: Rule, *metrics: Metric) -> Entry:
     """bad: ``> 0.95``, what is not healthy any more; empty where there is no such bound. metrics: of the figures."""
     sign, _, bound = bad.partition(" ")
-    healthy = "" if not bad else "0" if bad == "> 0" else f"{'<' if sign == '>' else '>'} {bound}"
+    healthy = "" if not bad else "0" if bad == "> 0" else f"{'<' if sign == '>' else '>'} {_told(float(bound), unit)}"
     source = f"{', '.join(metric.name for metric in metrics)}; {_parts(rule)}"
     return Dimension(name, title, unit, healthy, float(bound) if bad else None, sign != "<", source), rule
+
+
+def _told(bound: float, unit: str) -> str:
+    base, per_second = unit.removesuffix("/s"), unit.endswith("/s")
+    if base == "s":
+        return shown(bound, RATIO)  # of seconds in a second
+    return f"{shown(bound, base)}{'/s' if per_second else ''}"
 
 
 def _parts(rule: Rule) -> str:
@@ -223,7 +231,7 @@ TABLE: Final[tuple[Entry, ...]] = (
     _level("requests_running", "requests running", "", "", PAGE, mean, catalogue.SERVER_RUNNING),
     _level("requests_waiting", "requests waiting", "", "> 4", PAGE, mean, catalogue.SERVER_WAITING),
     _level("kv_cache_usage", "KV cache in use", RATIO, "> 0.95", PAGE, mean, catalogue.SERVER_KV_USAGE),
-    _rate("preemptions", "preemptions", "1/s", "> 0", PAGE, mean, catalogue.SERVER_PREEMPTIONS),
+    _rate("preemptions", "preemptions", "preemptions/s", "> 0", PAGE, mean, catalogue.SERVER_PREEMPTIONS),
     _rate("generated_tokens", "tokens generated", "tokens/s", "", PAGE, mean, catalogue.SERVER_TOKENS, ("generation",)),
     _rate(
         "eager_passes",

@@ -5,7 +5,7 @@ adds the requests that ended to the load of their groups; and explains those tha
 is explained once, and counted once. A witness that fails loses its own signs and nothing else.
 
 Bounded: 32 groups, at most 8 of them bound to nothing, of which one unseen for five minutes makes room for another;
-16,384 requests that wait, of four million tokens together; details of the newest (``recent``). What does not fit is
+16,384 requests that wait, of four million tokens together; details of some (``details``). What does not fit is
 counted as ``dropped``.
 """
 
@@ -22,24 +22,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpumon import catalogue
+from gpumon.detect.concerned import TENANTS_MAX
 from gpumon.detect.detector import Severity
 from gpumon.detect.incident import Incident
 from gpumon.detect.scene import Scene
 from gpumon.detect.touched import keys_of as incident_keys
 from gpumon.explain.board import KEPT_S, Board
 from gpumon.explain.correlations import Correlations
+from gpumon.explain.details import Details
 from gpumon.explain.dimensions import DIMENSIONS, Dimensions
 from gpumon.explain.explained import Account, Explained, without_times
 from gpumon.explain.group import Group, Key, group_of, holders_by_gpu, keys_of, pids_of
 from gpumon.explain.group_state import Accounts, Due, GroupState
 from gpumon.explain.latency_tracks import LatencyTracks
 from gpumon.explain.learning import Stretches
-from gpumon.explain.recent import Recent
 from gpumon.explain.request_log import RequestLog
 from gpumon.explain.signs import Witness
 from gpumon.explain.steps import ran_of
 from gpumon.explain.token_times import token_times
 from gpumon.model import RequestRecord, Sample
+from gpumon.requests.tenants import OTHER
 
 log = logging.getLogger(__name__)
 
@@ -116,10 +118,12 @@ class Explanation:
         self._dropped_s: deque[float] = deque(maxlen=WAITING_MAX)
         """When requests arrived that were not explained for want of room."""
         self._incident_causes: dict[str, Counter[str]] = {}
+        self._incident_tenants: dict[str, dict[str, float]] = {}
         self._failures: Counter[str] = Counter()
         self._told: set[tuple[str, str]] = set()
-        self._recent = Recent()
-        self.log = RequestLog(n_signals=len(DIMENSIONS))
+        self.details = Details()
+        """Of requests; from any thread."""
+        self.log = RequestLog(n_signals=len(DIMENSIONS), is_wanted=self.details.holds)
         self.dimensions = Dimensions()
         self.latencies = LatencyTracks()
         self.correlations = Correlations(self.dimensions, self.latencies)
@@ -133,17 +137,17 @@ class Explanation:
 
     # --- what others ask ----------------------------------------------------------------------------------------------
 
-    def find(self, trace_id: str) -> list[Explained]:
-        """What is known of the requests of a trace (32 hex digits), the earliest first."""
-        return self._recent.find(trace_id)
-
     def of_span(self, trace_id: bytes, span_id: bytes) -> Explained | None:
         """What is known of the request that this span is of; None for other spans."""
-        return self._recent.of_span(trace_id, span_id)
+        return self.details.of_span(trace_id, span_id)
+
+    def find(self, trace_id: str) -> list[Explained]:
+        """What is known of the requests of a trace (32 hex digits), the earliest first."""
+        return self.details.find(trace_id)
 
     def newest(self) -> list[Explained]:
         """Requests that were slow, the newest first."""
-        return self._recent.slow()
+        return self.details.slow()
 
     def dropped(self, since_s: float) -> int:
         """Requests that arrived since then and were not explained for want of room; of the newest 16,384 such."""
@@ -173,15 +177,14 @@ class Explanation:
                     explained += self._explain(group, part, entities[group], scene, incidents)
             else:  # it had to make room for another
                 self._count([each.record for each in requests], "dropped")
+        self.details.name(incidents)
         self.correlations.step(at_s)
         if explained:
             for listener in self.listeners:
                 listener(explained)
-        self._incident_causes = {
-            incident.id: self._incident_causes[incident.id]
-            for incident in incidents
-            if incident.id in self._incident_causes
-        }
+        kept = {incident.id for incident in incidents}
+        for gone in self._incident_causes.keys() - kept:
+            del self._incident_causes[gone], self._incident_tenants[gone]
         return self._samples()
 
     def _ask(self, witness: Witness, scene: Scene, incidents: Sequence[Incident]) -> None:
@@ -341,17 +344,23 @@ class Explanation:
     def _keep(self, explained: Sequence[Explained], *, cold: bool) -> None:
         with self._lock:
             self._count_all(explained, cold=cold)
-        self._recent.keep(explained)
+        self.details.keep(explained)
         self.log.extend(explained)
 
     def _blame(self, incident: Incident, explained: Iterable[Explained], at_s: float) -> None:
         """What the requests say that ran while an incident held."""
         until_s = incident.seen_s if incident.closed_s is not None else at_s
         sums = self._incident_causes.setdefault(incident.id, Counter())
+        tenants = self._incident_tenants.setdefault(incident.id, {})
         for each in explained:
             if each.start_s <= until_s and each.end_s >= incident.since_s:
+                incident.explained += 1
                 sums.update(each.by_cause())
-        incident.causes = tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+                if each.excess_s > 0 and (tenant := each.record.tenant):
+                    name = tenant if tenant in tenants or len(tenants) < TENANTS_MAX else OTHER
+                    tenants[name] = tenants.get(name, 0.0) + each.excess_s
+        incident.causes = _largest_first(sums)
+        incident.late_by_tenant = _largest_first(tenants)
 
     # --- counters -----------------------------------------------------------------------------------------------------
 
@@ -402,6 +411,10 @@ class Explanation:
             Sample(catalogue.DETECTOR_FAILURES, (name,), float(count)) for name, count in self._failures.items()
         ]
         return [*found, *failures, *self.correlations.samples()]
+
+
+def _largest_first(sums: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
 
 
 _CAUSE = {cause: position for position, cause in enumerate(catalogue.CAUSES)}

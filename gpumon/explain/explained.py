@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+Key = tuple[str, str]
+"""Of a request: trace and span id in hex digits, the latter empty where it is not known."""
+
 
 class Share(NamedTuple):
     """Part of an excess that a cause explains."""
@@ -88,6 +91,12 @@ class Explained(NamedTuple):
         for share in (*self.first_token.shares, *self.decode.shares):
             sums[share.cause] = sums.get(share.cause, 0.0) + share.seconds
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def key_of(explained: Explained) -> Key:
+    """Of a request."""
+    span_id = explained.record.span_id
+    return explained.record.trace_id.hex(), span_id.hex() if any(span_id) else ""
 
 
 def without_times(record: RequestRecord) -> RequestRecord:

@@ -96,13 +96,14 @@ the end; `--all` shows all.
 - The first line says which **period** it is of, and whether less of it is known than was asked for: because gpumon
   began later, or keeps no more. Requests of the last seconds are still to be explained; the last part says up to when
   they are.
-- **What to do**, by cause: first what made the worst stretch worse than calm time, then what cost most.
+- **What to do**, by cause: first what made the worst stretch worse than calm time, with what it cost in it; then what
+  cost most in all.
 - **Causes**: seconds lost by cause, with the figure behind each, and what calm minutes lose to it. **Time lost**: when.
 - **What was different**: [dimensions](#dimensions), their mean over slow requests and over the others, and r with
   response time. *bad* is past its healthy bound on slow requests, and clearly worse there than on the others;
   *suspect* goes with slowness. What is next to nothing on both sides, or nearly the same, is neither.
 - **The worst stretch**: every signal of the engine that lost most, before and during.
-- **Requests to look at**: those that were late by most, with the command that explains each.
+- **Requests to look at**: of each main cause the slowest, then of each the next, with the command that explains it.
 - **Incidents**: what detectors found meanwhile, with the causes of the requests that they touched. **Servers**: who
   lost how much.
 - **What goes together**: strong [correlations](#correlation).
@@ -115,6 +116,11 @@ the end; `--all` shows all.
 - **Quality and token rate**: evaluation scores against tokens/s, by prompt group.
 - **Not told**: what could not be judged, and why.
 
+Of load the verdict names the incident of the engine that lost most to it (a growing queue), and a fault that began on
+that engine, its processes or the host before it: what begins in the midst of it is not behind it.
+
+A figure that reads the same as what is usual explains nothing, and is not told beside a cause.
+
 A request counts as slow here when its excess is at least 30 % of what was expected, and 100 ms.
 
 gpumon keeps the newest 16,384 requests. `gpumon explain` knows the newest 1,024 of those that were slow and 1,024 of
@@ -122,9 +128,13 @@ the others. Of the others each model keeps its newest: the model that has most g
 asked a lot does not push out the rest; one of which no request came for a quarter of an hour gives first. Token times
 are kept of both, for comparison: 400,000 of slow requests, with fewer requests where their answers are long, and
 500,000 of the others, the oldest of which lose their times first and stay known without. That is 7.2 MB at most. An
-answer of more than 25,000 tokens (31,250 where it was on time) keeps none.
+answer of more than 25,000 tokens (31,250 where it was on time) keeps none. Beside these it knows for an hour the 20
+slowest of each minute, model and bucket of the heatmap, and the first 32 requests that each incident names, in 12 MiB:
+where that is too little there are fewer of each, the slowest last to go.
 
-A running gpumon answers for two hours at most (`--since 2h`), a recording for all of its length.
+A running gpumon answers for two hours at most (`--since 2h`), a recording for all of its length. The API answers for
+any stretch of up to two hours (`/api/v1/diagnose?from=…&to=…`): of one that has passed all requests that ran in it
+count, whenever they ended.
 
 ## How it is worked out
 

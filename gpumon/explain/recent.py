@@ -1,4 +1,4 @@
-"""The newest explained requests with all that is said of them: what ``/api/v1/explain`` tells.
+"""The newest explained requests with all that is said of them.
 
 Kept are the 1,024 that were slow last, with the times of their tokens, 400,000 together; and 1,024 of the others, with
 the newest of theirs, 500,000 together. At 8 bytes each that is 3.2 MB and 4 MB. A request whose tokens would take more
@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gpumon.explain.explained import Explained
+from gpumon.explain.explained import Explained, Key, key_of
 
 SLOW_MAX: Final = 1024
 SLOW_TOKENS: Final = 400_000
@@ -26,33 +26,37 @@ IDLE_S: Final = 900.0
 _LARGE: Final = 16
 """The part of the room from which on a request takes too much of it."""
 
-_Key = tuple[str, str]
-"""Trace and span id."""
-
 
 class Recent:
     """One thread keeps; any may ask."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._slow: OrderedDict[_Key, Explained] = OrderedDict()
+        self._slow: OrderedDict[Key, Explained] = OrderedDict()
         """The newest last."""
         self._slow_tokens = 0
         self._models: dict[tuple[str, str], _OnTime] = {}
         """By server and model."""
-        self._model_of: dict[_Key, _OnTime] = {}
+        self._model_of: dict[Key, _OnTime] = {}
         """Of each request that was on time."""
 
-    def find(self, trace_id: str) -> list[Explained]:
-        """What is known of the requests of a trace (32 hex digits), the earliest first."""
+    def find(self, trace_id: str) -> dict[Key, Explained]:
+        """What is known of the requests of a trace (32 hex digits)."""
         with self._lock:
             every = [self._slow, *(model.requests for model in self._models.values())]
-            found = [each for known in every for key, each in known.items() if key[0] == trace_id]
-        return sorted(found, key=lambda each: each.start_s)
+            return {key: each for known in every for key, each in known.items() if key[0] == trace_id}
 
-    def of_span(self, trace_id: bytes, span_id: bytes) -> Explained | None:
-        """What is known of the request that this span is of; None for other spans."""
-        key = (trace_id.hex(), span_id.hex())
+    def all_keys(self) -> list[Key]:
+        """Of those that are known."""
+        with self._lock:
+            return [*self._slow, *self._model_of]
+
+    def __contains__(self, key: Key) -> bool:
+        with self._lock:
+            return key in self._slow or key in self._model_of
+
+    def get(self, key: Key) -> Explained | None:
+        """What is known of one."""
         with self._lock:
             model = self._model_of.get(key)
             return model.requests[key] if model is not None else self._slow.get(key)
@@ -66,7 +70,7 @@ class Recent:
         """Those that ended, the newest last. One that is told again is known as it was told last."""
         with self._lock:
             for each in explained:
-                key = (each.record.trace_id.hex(), each.record.span_id.hex())
+                key = key_of(each)
                 self._forget(key)
                 if each.excess_s > 0:
                     self._keep_slow(key, _fitting(each, SLOW_TOKENS))
@@ -80,13 +84,13 @@ class Recent:
             if explained:
                 self._make_room(explained[-1].end_s)
 
-    def _forget(self, key: _Key) -> None:
+    def _forget(self, key: Key) -> None:
         if (model := self._model_of.pop(key, None)) is not None:
             model.drop(key)
         elif (each := self._slow.pop(key, None)) is not None:
             self._slow_tokens -= _tokens(each)
 
-    def _keep_slow(self, key: _Key, each: Explained) -> None:
+    def _keep_slow(self, key: Key, each: Explained) -> None:
         self._slow[key] = each
         self._slow_tokens += _tokens(each)
         while len(self._slow) > SLOW_MAX or self._slow_tokens > SLOW_TOKENS:
@@ -116,26 +120,26 @@ class _OnTime:
     """Requests of one model that were on time, the newest last."""
 
     def __init__(self) -> None:
-        self.requests: OrderedDict[_Key, Explained] = OrderedDict()
-        self._timed: OrderedDict[_Key, int] = OrderedDict()
+        self.requests: OrderedDict[Key, Explained] = OrderedDict()
+        self._timed: OrderedDict[Key, int] = OrderedDict()
         """Tokens of those that have their times."""
         self.tokens = 0
         """All of them."""
         self.seen_s = 0.0
         """When its newest request ended."""
 
-    def put(self, key: _Key, each: Explained) -> None:
+    def put(self, key: Key, each: Explained) -> None:
         self.requests[key] = each
         self.seen_s = each.end_s
         if count := _tokens(each):
             self._timed[key] = count
             self.tokens += count
 
-    def drop(self, key: _Key) -> None:
+    def drop(self, key: Key) -> None:
         del self.requests[key]
         self.tokens -= self._timed.pop(key, 0)
 
-    def drop_oldest(self) -> _Key:
+    def drop_oldest(self) -> Key:
         """Which it was."""
         key = next(iter(self.requests))
         self.drop(key)

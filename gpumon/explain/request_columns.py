@@ -36,6 +36,13 @@ def figure(value: float | None, *, missing: float = math.nan) -> float:
     return float(value) if -LARGEST < value < LARGEST else math.copysign(LARGEST, value)
 
 
+def first_token_s(record: RequestRecord) -> float | None:
+    """Time to first token; None where it is not told."""
+    if record.time_to_first_token_s is None and record.first_token_ns is not None:
+        return max(0, record.first_token_ns - record.start_ns) / 1e9
+    return record.time_to_first_token_s
+
+
 def rows_of(explained: Sequence[Explained], form: np.dtype[np.void]) -> NDArray[np.void]:
     """Rows of at least one request. form: ``row_type``."""
     rows = np.zeros(len(explained), dtype=form)
@@ -88,12 +95,9 @@ def _at_least_0(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _floats(record: RequestRecord, tokens: int | None) -> tuple[float | None, ...]:
     first_ns = record.first_token_ns
-    first_s, decode_s = record.time_to_first_token_s, record.decode_s
-    if first_ns is not None:
-        if first_s is None:
-            first_s = max(0, first_ns - record.start_ns) / 1e9
-        if decode_s is None:
-            decode_s = max(0, record.end_ns - first_ns) / 1e9
+    first_s, decode_s = first_token_s(record), record.decode_s
+    if first_ns is not None and decode_s is None:
+        decode_s = max(0, record.end_ns - first_ns) / 1e9
     # Tokens after the first; of requests that do not tell when that was, over all their time.
     seconds = (record.end_ns - (first_ns if first_ns is not None else record.start_ns)) / 1e9
     rate = (tokens - 1) / seconds if possible(tokens) and tokens > 1 and seconds > 0 else None

@@ -1,7 +1,9 @@
 """The newest explained requests as columns: what ``gpumon diagnose`` and the API's pictures are made of.
 
-A ring of fixed rows (``request_rows``), about half a kilobyte each, the oldest overwritten. Names (groups, tenants,
-prompt hashes, …) are held in small tables as long as a row uses them; a name that finds its table full is ``other``.
+A ring of fixed rows (``request_rows``), about half a kilobyte each, the oldest overwritten. Of those, the wanted ones
+(whose details are held) are put aside, the newest 4,096 of them: for lists, not for what counts requests. Names
+(groups, tenants, prompt hashes, …) are held in small tables as long as a row uses them; a name that finds its table
+full is ``other``.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from gpumon.explain.request_rows import FACTS, NONE, OTHER_GROUP, PARAMETERS, SC
 from gpumon.explain.signs import Fact
 from gpumon.requests.tenants import OTHER
 
+ASIDE: Final = 4096
+"""Rows that the ring has no more, and somebody wants."""
 GROUPS: Final = 64
 TENANTS: Final = 256
 PROMPTS: Final = 4096
@@ -37,11 +41,24 @@ Name = TypeVar("Name", bound=Hashable)
 class RequestLog:
     """See the module. One thread appends; any thread may ask."""
 
-    def __init__(self, size: int = 16_384, *, n_signals: int) -> None:
-        """size: rows kept. n_signals: length of ``Explained.signals``."""
-        self._table = np.zeros(size, dtype=row_type(n_signals))
+    def __init__(
+        self,
+        size: int = 16_384,
+        *,
+        n_signals: int,
+        is_wanted: Callable[[str, str], bool] | None = None,
+        aside: int = ASIDE,
+    ) -> None:
+        """size: rows kept. n_signals: length of ``Explained.signals``. is_wanted: whether a row is to be put aside when
+        the ring needs its place, by trace and span id in hex digits; None: none is. aside: most of those."""
+        self._size = size
+        self._table = np.zeros(size + aside, dtype=row_type(n_signals))
+        """The ring, and behind it what is put aside."""
         self._next = 0
         """Rows appended ever."""
+        self._is_wanted = is_wanted
+        self._aside = 0
+        """Rows put aside ever."""
         self._dropped_s: float | None = None
         self._lock = Lock()
         self._groups: _Interned[Group] = _Interned(GROUPS)
@@ -52,11 +69,11 @@ class RequestLog:
         self._facts: _Interned[str] = _Interned(FACT_NAMES)
 
     def __len__(self) -> int:
-        return min(self._next, len(self._table))
+        return min(self._next, self._size)
 
     @property
     def dropped_until_s(self) -> float | None:
-        """The latest end of a row that was overwritten; None where none was."""
+        """The latest end of a row that the ring has no more; None where there is none."""
         return self._dropped_s
 
     def append(self, explained: Explained) -> None:
@@ -65,14 +82,14 @@ class RequestLog:
 
     def extend(self, explained: Sequence[Explained]) -> None:
         """Those that ended, in the order in which they are kept."""
-        size = len(self._table)
+        size = self._size
         for first in range(0, len(explained), size):
             part = explained[first : first + size]
             rows = rows_of(part, self._table.dtype)
             with self._lock:
                 positions = np.arange(self._next, self._next + len(part)) % size
                 if self._next + len(part) > size:
-                    self._forget(self._table[positions[max(0, size - self._next) :]])
+                    self._drop(self._table[positions[max(0, size - self._next) :]])
                 self._name(rows, part)
                 self._table[positions] = rows
                 self._next += len(part)
@@ -80,8 +97,8 @@ class RequestLog:
     def since(self, start_s: float, *, server: str = "", model: str = "") -> Rows:
         """Those that ended at this steady second or later. server, model: of these only, where not empty."""
         with self._lock:
-            first = self._next % len(self._table) if self._next >= len(self._table) else 0
-            order = (first + np.arange(len(self))) % len(self._table)
+            first = self._next % self._size if self._next >= self._size else 0
+            order = (first + np.arange(len(self))) % self._size
             order = order[self._table["end_s"][order] >= start_s]
             rows = self._rows(self._table[order])
         if not server and not model:
@@ -90,13 +107,17 @@ class RequestLog:
         return rows[wanted[rows.index("group")]]
 
     def select(self, choose: Callable[[Rows], NDArray[np.intp]]) -> Rows:
-        """Copies of a few rows, in the order of the positions that ``choose`` gives.
+        """Copies of a few rows, in the order of the positions that ``choose`` gives; of those put aside, too.
 
         choose: is shown all rows, in no order and not copied, while nothing can be added: it must keep none of them.
         """
         with self._lock:
-            rows = self._rows(self._table[: len(self)])
+            rows = self._rows(self._table[: len(self) + self._n_aside])  # the ring is full before any is put aside
             return rows[choose(rows)]
+
+    @property
+    def _n_aside(self) -> int:
+        return min(self._aside, len(self._table) - self._size)
 
     def _rows(self, table: NDArray[np.void]) -> Rows:
         return Rows(
@@ -151,10 +172,28 @@ class RequestLog:
             if place < SCORE_NAMES:
                 row["score_name"][column], row["score"][column] = place, figure(value)
 
-    def _forget(self, rows: NDArray[np.void]) -> None:
-        """Lets go of the names of rows that are overwritten."""
+    def _drop(self, rows: NDArray[np.void]) -> None:
+        """Rows that the ring has no place for."""
         end_s = float(rows["end_s"].max())
         self._dropped_s = end_s if self._dropped_s is None else max(self._dropped_s, end_s)
+        room = len(self._table) - self._size
+        wanted = np.array([room > 0 and self._wants(row) for row in rows], dtype=bool)
+        self._forget(rows[~wanted])
+        for row in rows[wanted]:
+            place = self._size + self._aside % room
+            if self._aside >= room:
+                self._forget(self._table[place : place + 1])
+            self._table[place] = row
+            self._aside += 1
+
+    def _wants(self, row: np.void) -> bool:
+        if self._is_wanted is None:
+            return False
+        span_id = bytes(row["span_id"])
+        return self._is_wanted(bytes(row["trace_id"]).hex(), span_id.hex() if any(span_id) else "")
+
+    def _forget(self, rows: NDArray[np.void]) -> None:
+        """Lets go of the names of rows that are overwritten."""
         for names, column in ((self._groups, "group"), (self._tenants, "tenant"), (self._prompts, "prompt")):
             names.give(rows[column])
         for place, uses in enumerate((~np.isnan(rows["parameters"])).sum(axis=0).tolist()):

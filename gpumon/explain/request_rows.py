@@ -31,6 +31,8 @@ OTHER_GROUP: Final = Group(OTHER, OTHER, (), "", "")
 NONE: Final = 255
 """In a column of positions: no name."""
 UNITS: Final = tuple(Unit)
+AS_USUAL: Final = 0.01
+"""Of what is usual: a figure that differs by less explains nothing."""
 
 
 def row_type(n_signals: int) -> np.dtype[np.void]:
@@ -150,8 +152,12 @@ class Rows:
         return found
 
     def fact(self, cause: int) -> Fact | None:
-        """The figure behind a cause in the row that lost most to it. cause: position in CAUSES."""
+        """The figure behind a cause in the row that lost most to it, of those that are not as usual. cause: position in
+        CAUSES."""
         rows, places = np.nonzero(self.table["fact_cause"] == cause)
+        seen, normal = (self.table[name][rows, places].astype(np.float64) for name in ("fact_seen", "fact_usual"))
+        tells = ~(np.abs(seen - normal) <= AS_USUAL * np.abs(normal))
+        rows, places = rows[tells], places[tells]
         if not len(rows):
             return None
         lost_s = self.table["cause_s"][rows, :, cause].astype(np.float64).sum(axis=1)

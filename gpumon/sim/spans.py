@@ -3,8 +3,9 @@
 One span per request with its phases, parameters and the compact form of its token times, an evaluation's score as an
 event on it, and one span per rank of each collective. A server's resource names its engine process and its container,
 as an SDK with the usual detectors does, so that the receiver finds the GPUs by itself. What only the simulation knows
-(``truth``) is never told. Ids come from the seed and the request's number: another run of the same world sends the
-same.
+(``truth``) is never told. Ids come from the seed, the request's number and the moment at which the story began: a run
+that begins at the same moment, as all of ``gpumon simulate`` do, sends the same, and each demo its own, so that a link
+into one of them leads nowhere in the next.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class SpanMaker:
         which compare what was found with the truth."""
         self._world = world
         self._to_unix = to_unix
+        self._run = (world.seed, round(to_unix(world.started_at_s) * 1e3))
+        """What ids of this run begin with: two starts are not in the same millisecond."""
         self._on_request = on_request
         self._tasks: tuple[Task, ...] = ()
         self._engines = [_resource(world, index, None) for index in range(len(world.servers))]
@@ -125,7 +128,7 @@ class SpanMaker:
                 self._ranks[index] = [_resource(self._world, index, workers[gpu]) for gpu in server.gpus]
 
     def _fill(self, span: Span, request: FinishedRequest, times: bytes) -> None:
-        ids = _ids(self._world.seed, _REQUEST_IDS, request.server, request.number)
+        ids = _ids(*self._run, _REQUEST_IDS, request.server, request.number)
         name = ids[:8].hex()
         start_ns = round(self._to_unix(request.start_s) * 1e9)
         span.trace_id, span.span_id = ids[:16], ids[16:24]
@@ -174,7 +177,6 @@ class SpanMaker:
     def _collectives(self, steps: Sequence[CollectiveStep]) -> bytes:
         body = ExportTraceServiceRequest()
         scopes: dict[tuple[int, int], tuple[Resource, ScopeSpans]] = {}
-        seed = self._world.seed
         for step in steps:
             self._see(step.end_s)
             end_ns = round(self._to_unix(step.end_s) * 1e9)
@@ -186,7 +188,7 @@ class SpanMaker:
                     scope = body.resource_spans.add(resource=resource).scope_spans.add()
                     scope.scope.name = _COLLECTIVE_SCOPE
                     known = scopes[step.server, rank] = (resource, scope)
-                ids = _ids(seed, _COLLECTIVE_IDS, step.server, step.sequence, rank)
+                ids = _ids(*self._run, _COLLECTIVE_IDS, step.server, step.sequence, rank)
                 span = known[1].spans.add()
                 span.MergeFrom(self._operations[step.server][rank])
                 span.trace_id, span.span_id = ids[:16], ids[16:24]

@@ -16,6 +16,7 @@ from gpumon.shown import shown_clock, shown_duration, shown_time
 from gpumon.terminal import LONG, printable
 from gpumon.top.answers import Node, Snapshot
 from gpumon.top.gpus import ORDERS, Order, gpu_lines
+from gpumon.top.help import help_lines
 from gpumon.top.servers import server_lines
 from gpumon.top.table import cut, wrapped
 from gpumon.top.trouble import incident_lines, lost_lines
@@ -34,6 +35,8 @@ class Looks(NamedTuple):
     """Lines scrolled by."""
     is_paused: bool = False
     every_s: float = 0.0
+    is_help: bool = False
+    """The keys are shown instead."""
 
 
 def whole(snapshot: Snapshot, width: int, order: Order = ORDERS[0]) -> list[Text]:
@@ -61,6 +64,12 @@ def screen(snapshot: Snapshot, looks: Looks, width: int, height: int) -> list[Te
     when = shown_clock(snapshot.node.at) + " UTC"
     head = _head(snapshot, f"paused at {when}" if looks.is_paused else when, is_paused=looks.is_paused)
     return [cut(Text(" " * _GAP).join(head), width), *seen, _foot(looks, place, width)][:height]
+
+
+def help_screen(looks: Looks, width: int, height: int) -> list[Text]:
+    """The keys, and what words mean."""
+    lines = help_lines(width)[: max(0, height - 1)]
+    return [*lines, *(Text() for _ in range(height - 1 - len(lines))), _foot(looks, "", width)]
 
 
 def clamped(offset: int, lines: int, room: int) -> int:
@@ -111,7 +120,8 @@ def _head(snapshot: Snapshot, when: str, *, is_paused: bool = False) -> list[Tex
 
 
 def _foot(looks: Looks, place: str, width: int) -> Text:
-    keys = f"q quit  p {'go on' if looks.is_paused else 'pause'}  s sort: {looks.order.name}"
+    keys = f"q quit  ? {'back' if looks.is_help else 'keys'}  p {'go on' if looks.is_paused else 'pause'}"
+    keys += f"  s sort: {looks.order.name}"
     line = Text(keys, style="reverse")
     return cut(line.append(f"  ↑↓ {place}", style="not reverse dim") if place else line, width)
 

@@ -17,6 +17,7 @@ class Key(Enum):
     DOWN = "down"
     PAGE_UP = "page up"
     PAGE_DOWN = "page down"
+    HELP = "help"
 
 
 _KEYS: Final = {
@@ -25,6 +26,8 @@ _KEYS: Final = {
     b"p": Key.PAUSE,
     b" ": Key.PAUSE,
     b"s": Key.SORT,
+    b"?": Key.HELP,
+    b"h": Key.HELP,
     b"k": Key.UP,
     b"j": Key.DOWN,
     b"\x1b[A": Key.UP,

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from gpumon.api_client import ApiError
 from gpumon.top.answers import Snapshot
-from gpumon.top.frame import Looks, screen, scrolled, silent_screen
+from gpumon.top.frame import Looks, help_screen, screen, scrolled, silent_screen
 from gpumon.top.gpus import ORDERS
 from gpumon.top.keys import Key, keys
 from gpumon.top.terminal_screen import TerminalScreen
@@ -128,7 +128,9 @@ class Live:
 
     def _do(self, key: Key, asker: _Asker) -> None:
         looks = self._looks
-        if key is Key.PAUSE:
+        if looks.is_help or key is Key.HELP:
+            self._looks = looks._replace(is_help=not looks.is_help)
+        elif key is Key.PAUSE:
             self._looks = looks._replace(is_paused=not looks.is_paused)
             asker.pause(self._looks.is_paused)
         elif key is Key.SORT:
@@ -141,6 +143,8 @@ class Live:
 
     def _lines(self) -> list[Text]:
         width, height = self._terminal.size
+        if self._looks.is_help:
+            return help_screen(self._looks, width, height)
         if isinstance(self._shown, Snapshot):
             return screen(self._shown, self._looks, width, height)
         return silent_screen(str(self._shown), self._url, self._last_at, self._looks, width, height)

@@ -52,8 +52,10 @@ def _row(server: Server, has_errors: bool) -> list[Text]:
         name.append("! ", style="bold yellow")
     if server.model:
         name.append(printable(server.model)).append(f" {_kind(server)}", style="dim")
-    else:
+    elif server.pages:
         name.append(_kind(server))
+    else:  # only traces tell of it, and name none
+        name.append("no model").append(f" {_kind(server)}", style="dim")
     errors = server.errors_per_second
     waits = server.waiting is not None and server.waiting > 0.0
     return [

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from gpumon.catalogue import TITLES
 from gpumon.explain import explained as contract
-from gpumon.explain.causes import TABLE, is_fault
+from gpumon.explain.causes import is_fault
+from gpumon.explain.diagnosis.facts import observed_text
 from gpumon.explain.dimensions import DIMENSIONS
 from gpumon.explain.signs import Fact as SignFact
 from gpumon.model import RequestRecord
@@ -38,19 +40,21 @@ class Fact(_Said):
     observed: float | None
     unit: str = Field(description="seconds, hertz, ratio, …; empty for a bare number.")
     usual: float | None = Field(description="What it was before, or is elsewhere.")
+    text: str = Field(default="", description="The same for people: SM clock 1,185 MHz, usually 1,980 MHz.")
 
 
 class Share(_Said):
     """Part of an excess that a cause explains."""
 
     cause: str
+    title: str = Field(default="", description="Of the cause, in a few words.")
     seconds: float
     evidence: float = Field(description="Of the condition meanwhile, 0 to 1; 0 for unexplained.")
     lift: float | None = Field(
         description="How many times as much excess there was while it held than while it did not; null where it never "
         "or always held, or is worked out from load."
     )
-    fact: Fact | None
+    fact: Fact | None = Field(description="The figure that speaks for it; null without one that is not as usual.")
 
 
 class Account(_Said):
@@ -62,6 +66,7 @@ class Account(_Said):
     actual_seconds: float
     excess_seconds: float = Field(description="Of what was slow: actual over expected. The sum of the shares.")
     cause: str = Field(description="The main one; empty where nothing was slow.")
+    title: str = Field(default="", description="Of that cause.")
     shares: list[Share] = Field(description="The largest first.")
 
 
@@ -85,6 +90,7 @@ class SlowGap(_Said):
     expected_seconds: float
     excess_seconds: float
     cause: str
+    title: str = Field(default="", description="Of that cause.")
     shares: list[Share] = Field(description="The conditions under it, the largest first.")
 
 
@@ -227,7 +233,7 @@ def _causes(said: contract.Explained) -> list[CauseSeconds]:
     return [
         CauseSeconds(
             cause=cause,
-            title=TABLE[cause].title,
+            title=TITLES[cause],
             fault=is_fault(cause),
             seconds=seconds,
             share=seconds / total_s if total_s > 0.0 else 0.0,
@@ -242,6 +248,7 @@ def _account(account: contract.Account) -> Account:
         actual_seconds=account.actual_s,
         excess_seconds=account.excess_s,
         cause=account.cause,
+        title=TITLES.get(account.cause, ""),
         shares=_shares(account.shares),
     )
 
@@ -250,6 +257,7 @@ def _shares(shares: Sequence[contract.Share]) -> list[Share]:
     return [
         Share(
             cause=share.cause,
+            title=TITLES[share.cause],
             seconds=share.seconds,
             evidence=share.evidence,
             lift=_known(share.lift),
@@ -259,8 +267,10 @@ def _shares(shares: Sequence[contract.Share]) -> list[Share]:
     ]
 
 
-def _fact(fact: SignFact) -> Fact:
-    return Fact(name=fact.name, observed=_known(fact.observed), unit=fact.unit.value, usual=_known(fact.usual))
+def _fact(fact: SignFact) -> Fact | None:
+    observed, usual = _known(fact.observed), _known(fact.usual)
+    text = observed_text(fact.name, observed, fact.unit.value, usual)
+    return Fact(name=fact.name, observed=observed, unit=fact.unit.value, usual=usual, text=text) if text else None
 
 
 def _slow_gap(gap: contract.SlowGap, start_s: float, to_unix: Callable[[float], float]) -> SlowGap:
@@ -272,6 +282,7 @@ def _slow_gap(gap: contract.SlowGap, start_s: float, to_unix: Callable[[float], 
         expected_seconds=gap.expected_s,
         excess_seconds=gap.excess_s,
         cause=gap.shares[0].cause if gap.shares else "",
+        title=TITLES[gap.shares[0].cause] if gap.shares else "",
         shares=_shares(gap.shares),
     )
 

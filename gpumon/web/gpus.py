@@ -55,6 +55,7 @@ class OpenIncident(Said):
 
     id: str
     kind: str
+    title: str = Field(description="Of that kind, as people call it.")
     severity: str = Field(description="info, warning or critical: the worst so far.")
     since: float = Field(description="Unix seconds.")
     summary: str
@@ -160,6 +161,7 @@ def open_incident(incident: Incident, to_unix: Callable[[float], float]) -> Open
     return OpenIncident(
         id=incident.id,
         kind=incident.kind,
+        title=catalogue.TITLES[incident.kind],
         severity=incident.severity.value,
         since=to_unix(incident.since_s),
         summary=incident.summary,

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 from gpumon import catalogue
 from gpumon.detect import incident as found
 from gpumon.detect.ledger import CLOSED_MAX, OPEN_MAX
+from gpumon.explain.diagnosis.incidents import KINDS
 from gpumon.web.answers import NOT_FOUND, REFUSED, Answers
 
 
@@ -44,14 +45,62 @@ class Evidence(BaseModel):
     baseline: float | None = Field(description="What it was before, or is elsewhere.")
 
 
+class Served(BaseModel):
+    """Whose requests ran on it meanwhile or, until one has ended, just before."""
+
+    server: str = Field(description="Kind of server.")
+    model: str
+    gpus: list[str] = Field(description="Indices of the GPUs that they were bound to; empty where not known.")
+    requests: int = Field(description="How many of them have ended.")
+
+
+class Process(BaseModel):
+    """The one process that an incident is of, or that holds its GPU."""
+
+    pid: str
+    name: str = Field(description="As the kernel has it: 15 bytes at most.")
+
+
+class Rank(BaseModel):
+    """A process's place among those that work together, as its collective operations told it."""
+
+    communicator: str = Field(description="Its name and id.")
+    rank: int
+
+
+class Tenant(BaseModel):
+    """Whose requests those were."""
+
+    tenant: str = Field(description="other: all past a number of them.")
+    requests: int
+    late_seconds: float | None = Field(description="By which their tokens were late; null where not known yet.")
+
+
 class Incident(BaseModel):
     """One incident."""
 
     id: str
     kind: str
+    title: str = Field(description="Of that kind, as people call it.")
     severity: Severity = Field(description="The worst so far.")
     state: Literal["open", "closed"]
     entity: Entity
+    gpus: list[str] = Field(
+        description="Indices of the GPUs that it is of: its own, its process's; of a server those of its requests. "
+        "Empty where not known, and of the host."
+    )
+    process: Process | None = Field(description="Null where it is not of one, or not known.")
+    rank: Rank | None = Field(description="Of that process, or of the collective's; null where not known.")
+    servers: list[Served] = Field(description="Those with most requests first, 8 at most; empty where not known.")
+    tenants: list[Tenant] = Field(description="Those that lost most first; empty where none are told.")
+    late_seconds: float | None = Field(
+        description="By which tokens of requests that ran on it meanwhile were late, all causes together; null while "
+        "none is explained."
+    )
+    cost_seconds: float | None = Field(
+        description="Of these, those by the cause that this kind of incident is; null where it is none, such as "
+        "latency_shift, and while none is explained."
+    )
     summary: str = Field(description="The newest figures in a line.")
     action: str = Field(description="What to do.")
     since: float = Field(description="When the effect began.")
@@ -67,20 +116,47 @@ class Incident(BaseModel):
     )
     requests: int = Field(description="Requests that ran on the entity meanwhile and have ended.")
     traces: list[str] = Field(description="Trace ids of the first of those.")
-    recording: str | None = Field(description="File of its flight recording, in state.folder.")
+    detailed_traces: list[str] = Field(description="Of these, those that /api/v1/explain knows.")
+    recording: str | None = Field(
+        description="File of its flight recording, in state.folder. It is named after the incident that opened first."
+    )
+    recording_shared_with: list[str] = Field(description="Ids of the other incidents in the same file.")
     restored: bool = Field(description="It was open before gpumon last started.")
 
 
-def incident_routes(
-    incidents: Callable[[], Sequence[found.Incident]],
-    now_s: Callable[[], float],
-    to_unix: Callable[[float], float],
-) -> APIRouter:
-    """incidents: those kept, newest first. now_s: steady seconds; to_unix: unix time of such."""
-    router = APIRouter(prefix="/api/v1/incidents", route_class=Answers, responses=REFUSED)
+Knows = Callable[[str, str], bool]
+"""Whether /api/v1/explain knows a request, by trace and span id in hex digits."""
 
-    def tell(incident: found.Incident) -> Incident:
-        return told(incident, now_s(), to_unix)
+
+class Telling:
+    """Incidents as the API says them. From any thread."""
+
+    def __init__(
+        self,
+        incidents: Callable[[], Sequence[found.Incident]],
+        now_s: Callable[[], float],
+        to_unix: Callable[[float], float],
+        knows: Knows | None = None,
+    ) -> None:
+        """incidents: those kept, newest first. now_s: steady seconds; to_unix: unix time of such. knows: None: nothing
+        is explained."""
+        self.incidents = incidents
+        self._now_s = now_s
+        self._to_unix = to_unix
+        self._knows: Knows = knows if knows is not None else _nobody
+
+    def tell(self, chosen: Sequence[found.Incident], known: Sequence[found.Incident]) -> list[Incident]:
+        """known: all of them."""
+        at_s = self._now_s()
+        by_recording: dict[str, list[str]] = {}
+        for incident in known:
+            by_recording.setdefault(incident.recording, []).append(incident.id)
+        return [told(each, at_s, self._to_unix, self._knows, by_recording.get(each.recording, ())) for each in chosen]
+
+
+def incident_routes(telling: Telling) -> APIRouter:
+    """See the module."""
+    router = APIRouter(prefix="/api/v1/incidents", route_class=Answers, responses=REFUSED)
 
     @router.get("")
     def newest(
@@ -91,22 +167,24 @@ def incident_routes(
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> list[Incident]:
         """Incidents, the newest first."""
+        known = telling.incidents()
         chosen = [
             incident
-            for incident in incidents()
+            for incident in known
             if (state == "all" or incident.is_open == (state == "open"))
             and kind in (None, incident.kind)
             and severity in (None, incident.severity.value)
             and uuid in (None, incident.entity.uuid)
         ]
-        return [tell(incident) for incident in chosen[:limit]]
+        return telling.tell(chosen[:limit], known)
 
     @router.get("/{incident_id}", responses=NOT_FOUND)
     def one(incident_id: Annotated[str, Path(max_length=120)]) -> Incident:
         """One incident by its id."""
-        for incident in incidents():
+        known = telling.incidents()
+        for incident in known:
             if incident.id == incident_id:
-                return tell(incident)
+                return telling.tell([incident], known)[0]
         raise HTTPException(
             404,
             f"no incident has this id; known are those that are open, {OPEN_MAX} at most, and the {CLOSED_MAX} that "
@@ -116,15 +194,44 @@ def incident_routes(
     return router
 
 
-def told(incident: found.Incident, at_s: float, to_unix: Callable[[float], float]) -> Incident:
-    """An incident as the API says it. at_s: steady seconds now."""
-    entity = incident.entity
+def _nobody(trace_id: str, span_id: str) -> bool:  # noqa: ARG001 - of the form of Knows
+    return False
+
+
+def told(
+    incident: found.Incident, at_s: float, to_unix: Callable[[float], float], knows: Knows, recorded: Sequence[str]
+) -> Incident:
+    """An incident as the API says it. at_s: steady seconds now. recorded: ids of incidents in the same recording."""
+    entity, concerned = incident.entity, incident.concerned
+    is_explained = incident.explained > 0
+    late_s = dict(incident.late_by_tenant)
+    tenants = sorted(concerned.tenants, key=lambda each: (-late_s.get(each[0], 0.0), -each[1], each[0]))
+    of_servers = dict.fromkeys(gpu for served in concerned.servers for gpu in served.gpus)
+    gpus = concerned.gpus or (of_servers if entity.scope == "server" else ())
     return Incident(
         id=incident.id,
         kind=incident.kind,
+        title=catalogue.TITLES[incident.kind],
         severity=incident.severity.value,
         state="open" if incident.is_open else "closed",
         entity=Entity(scope=entity.scope, name=entity.name, gpu=entity.gpu or None, uuid=entity.uuid or None),
+        gpus=sorted(gpus, key=lambda gpu: (len(gpu), gpu)),
+        process=Process(pid=concerned.pid, name=concerned.process) if concerned.pid else None,
+        rank=Rank(communicator=concerned.rank.communicator, rank=concerned.rank.rank) if concerned.rank else None,
+        servers=[
+            Served(server=each.server, model=each.model, gpus=[*each.gpus], requests=each.requests)
+            for each in concerned.servers
+        ],
+        tenants=[
+            Tenant(
+                tenant=name,
+                requests=requests,
+                late_seconds=round(late_s.get(name, 0.0), 6) if is_explained else None,
+            )
+            for name, requests in tenants
+        ],
+        late_seconds=round(sum(seconds for _, seconds in incident.causes), 6) if is_explained else None,
+        cost_seconds=_cost_s(incident) if is_explained else None,
         summary=incident.summary,
         action=incident.action,
         since=to_unix(incident.since_s),
@@ -140,6 +247,18 @@ def told(incident: found.Incident, at_s: float, to_unix: Callable[[float], float
         causes={cause: round(seconds, 6) for cause, seconds in incident.causes},
         requests=incident.requests,
         traces=list(incident.traces),
+        detailed_traces=[
+            trace_id
+            for trace_id, span_id in zip(incident.traces, incident.spans, strict=True)
+            if knows(trace_id, span_id)
+        ],
         recording=incident.recording or None,
+        recording_shared_with=[each for each in recorded if incident.recording and each != incident.id],
         restored=incident.restored,
     )
+
+
+def _cost_s(incident: found.Incident) -> float | None:
+    """Seconds by the causes that its kind stands for; None where it stands for none."""
+    causes = {cause for cause in catalogue.CAUSES if cause == incident.kind or incident.kind in KINDS.get(cause, ())}
+    return round(sum(seconds for cause, seconds in incident.causes if cause in causes), 6) if causes else None

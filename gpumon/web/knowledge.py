@@ -31,7 +31,7 @@ from gpumon.web.activity import Activity
 from gpumon.web.gpu_history import gpu_history
 from gpumon.web.live import Snapshot
 from gpumon.web.past import Points
-from gpumon.web.questions import DiagnoseQuery
+from gpumon.web.questions import SINCE_MAX_S, DiagnoseQuery
 from gpumon.web.server_history import server_history
 
 _OF_TRACE = 256
@@ -141,11 +141,7 @@ class Knowledge(NamedTuple):
 
     def requests(self, explanation: Explanation, wish: request_list.Wish) -> request_list.Requests:
         """Raises UnreadableError for a cursor that is none."""
-
-        def is_detailed(trace_id: str, span_id: str) -> bool:
-            return explanation.of_span(bytes.fromhex(trace_id), bytes.fromhex(span_id)) is not None
-
-        return request_list.request_list(explanation.log, wish, self.to_unix, is_detailed)
+        return request_list.request_list(explanation.log, wish, self.to_unix, explanation.details.knows)
 
     def timeline(
         self, explanation: Explanation, trace_id: str, request_id: str, margin_s: float
@@ -170,13 +166,16 @@ class Knowledge(NamedTuple):
     def diagnose(self, explanation: Explanation, query: DiagnoseQuery) -> Diagnosis:
         """Raises ValueError for an attribute that there is not."""
         now_s = self.now_s()
-        return diagnose_since(
+        began_s = self.to_unix(0.0)  # unix time of steady 0
+        until_s = now_s if query.to_unix_s is None else min(query.to_unix_s - began_s, now_s)
+        since_s = until_s - query.since_s if query.from_unix_s is None else query.from_unix_s - began_s
+        found = diagnose_since(
             explanation,
             self.incidents(),
             self.view(now_s),
             self.to_unix,
-            since_s=now_s - query.since_s,
-            until_s=now_s,
+            since_s=min(max(since_s, until_s - SINCE_MAX_S), until_s),
+            until_s=until_s,
             node=self.facts.name,
             server=query.server,
             model=query.model,
@@ -184,6 +183,11 @@ class Knowledge(NamedTuple):
             y=query.y,
             quantile=query.quantile,
         )
+        slowest = [
+            each.model_copy(update={"detailed": explanation.details.knows(each.trace_id, each.span_id)})
+            for each in found.slowest
+        ]
+        return found.model_copy(update={"slowest": tuple(slowest)})
 
 
 class _Signals:
@@ -215,6 +219,8 @@ def _ran(explanation: Explanation, trace_id: str) -> list[lanes.Ran]:
             )
             for each in found
         ]
+    if len(trace_id) != 32:
+        return []
     wanted = np.void(bytes.fromhex(trace_id))
     rows = explanation.log.select(lambda rows: np.flatnonzero(rows.table["trace_id"] == wanted)[-_OF_TRACE:])
     firsts_s = rows.column("first_token_s").tolist()

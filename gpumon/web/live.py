@@ -1,16 +1,17 @@
-"""What the stream tells: a snapshot of the node, and incidents that opened, closed or grew worse since the last one."""
+"""What the stream tells: a snapshot of the node, and incidents that opened, closed, grew worse or clearer
+since the last one."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from pydantic import Field
 
 from gpumon.detect.incident import Incident
 from gpumon.web.gpus import Gpu
-from gpumon.web.incidents import told
+from gpumon.web.incidents import Telling
 from gpumon.web.node_state import Nvml
 from gpumon.web.said import Said
 from gpumon.web.servers import Server
@@ -23,8 +24,8 @@ _LEFT_OUT: Final = {
     "servers": {"__all__": {"history"}},
 }
 
-State = tuple[bool, str]
-"""Whether an incident is open, and its severity."""
+State = tuple[bool, str, bool, bool]
+"""Of an incident: whether it is open, its severity, whether its GPUs are known, and whose requests it touched."""
 
 
 class Snapshot(Said):
@@ -47,14 +48,12 @@ class Live:
     def __init__(
         self,
         snapshot: Callable[[float], Snapshot],
-        incidents: Callable[[], Sequence[Incident]],
+        telling: Telling,
         now_s: Callable[[], float],
-        to_unix: Callable[[float], float],
     ) -> None:
         self._snapshot = snapshot
-        self._incidents = incidents
+        self._telling = telling
         self._now_s = now_s
-        self._to_unix = to_unix
         self._lock = threading.Lock()
         self._told: dict[str, State] = {}
         self._told_s: float | None = None
@@ -63,8 +62,8 @@ class Live:
         """is_first: for somebody who just came."""
         now_s = self._now_s()
         snapshot = event("node", self._snapshot(now_s).line())
-        known = self._incidents()
-        state = {each.id: (each.is_open, each.severity.value) for each in known}
+        known = self._telling.incidents()
+        state = {each.id: _state(each) for each in known}
         with self._lock:
             is_idle = self._told_s is None or now_s - self._told_s > IDLE_S
             if is_idle or not is_first:
@@ -74,7 +73,10 @@ class Live:
             changed = [each for each in known if each.is_open]
         else:
             changed = [each for each in known if before.get(each.id) != state[each.id]]
-        return [snapshot, *(event("incident", self._incident(each, now_s)) for each in reversed(changed))]
+        told = self._telling.tell(changed[::-1], known)
+        return [snapshot, *(event("incident", each.model_dump_json()) for each in told)]
 
-    def _incident(self, incident: Incident, at_s: float) -> str:
-        return told(incident, at_s, self._to_unix).model_dump_json()
+
+def _state(incident: Incident) -> State:
+    concerned = incident.concerned
+    return incident.is_open, incident.severity.value, bool(concerned.gpus), bool(concerned.servers)

@@ -17,7 +17,7 @@ class DiagnoseQuery(NamedTuple):
     """What is to be diagnosed."""
 
     since_s: float = SINCE_S
-    """Seconds back from now."""
+    """Seconds back from its end; counts where ``from_unix_s`` is None."""
     server: str = ""
     """Kind of server; empty: all."""
     model: str = ""
@@ -27,6 +27,10 @@ class DiagnoseQuery(NamedTuple):
     y: str = ""
     quantile: float = QUANTILE
     """Of the response surface."""
+    from_unix_s: float | None = None
+    """Begin of the period; None: ``since_s`` before its end."""
+    to_unix_s: float | None = None
+    """Its end; None, or later than now: now."""
 
 
 class UnreadableError(Exception):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpumon.catalogue import CAUSES
+from gpumon.catalogue import CAUSES, TITLES
 from gpumon.explain.request_log import RequestLog
 from gpumon.explain.request_rows import OUTCOMES, Rows
 from gpumon.requests.buckets import concurrency_buckets, context_buckets
@@ -57,9 +57,10 @@ class RequestRow(Said):
     late_first_token_seconds: float
     late_decode_seconds: float
     cause: str | None = Field(description="The main one; null where it was on time.")
+    title: str | None = Field(description="Of that cause, as people call it.")
     causes: dict[str, float] = Field(description="Seconds by cause, the largest first.")
     gpus: list[str] = Field(description="UUIDs; empty where it is not known.")
-    detailed: bool = Field(description="/api/v1/explain still knows it.")
+    detailed: bool = Field(description="/api/v1/explain knows it: its gaps and tokens.")
 
 
 class Requests(Said):
@@ -246,6 +247,7 @@ def _row(
     by_cause = of["cause_s"].sum(axis=0)
     causes = {CAUSES[place]: round(float(by_cause[place]), 6) for place in np.argsort(-by_cause, kind="stable")}
     causes = {cause: seconds for cause, seconds in causes.items() if seconds > 0.0}
+    main = next(iter(causes), None)
     trace_id, span_id = rows.trace_id(row), rows.span_id(row)
     return RequestRow(
         trace_id=trace_id,
@@ -270,7 +272,8 @@ def _row(
         late_seconds=round(first_s + decode_s, 6),
         late_first_token_seconds=round(first_s, 6),
         late_decode_seconds=round(decode_s, 6),
-        cause=next(iter(causes), None),
+        cause=main,
+        title=TITLES[main] if main else None,
         causes=causes,
         gpus=[*group.gpus],
         detailed=is_detailed(trace_id, span_id),

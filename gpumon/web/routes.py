@@ -13,7 +13,7 @@ from gpumon.explain.engine import Explanation
 from gpumon.web.answers import NOT_FOUND, REFUSED, Answers, Asked, Problem
 from gpumon.web.asgi import Receive, Scope, Send
 from gpumon.web.bound import Bound, Scatter
-from gpumon.web.explain import Cause, TraceId
+from gpumon.web.explain import Cause, TraceId, whole_trace_id
 from gpumon.web.gpus import Gpus, Wanted
 from gpumon.web.heatmap import By, CellId, Heatmap, Of, cell_id
 from gpumon.web.knowledge import Knowledge
@@ -147,14 +147,15 @@ def request_routes(knowledge: Knowledge, explanation: Explanation) -> APIRouter:
 
     @router.get("/timeline", responses=NOT_FOUND)
     def timeline(
-        trace_id: Annotated[TraceId, Query(description="32 hex digits.")],
+        trace_id: TraceId,
         request_id: Annotated[str, Query(max_length=NAME_MAX, description="One of its requests; empty: all.")] = "",
         margin: Annotated[
             float, Query(ge=0.0, le=30.0, allow_inf_nan=False, description="Seconds before and after.")
         ] = 2.0,
     ) -> Timeline:
         """What GPUs, processes, servers and the host did while a request ran."""
-        found = knowledge.timeline(explanation, trace_id, request_id, margin)
+        whole = whole_trace_id(trace_id, explanation.details.traces)
+        found = knowledge.timeline(explanation, whole, request_id, margin)
         if found is None:
             raise HTTPException(404, "nothing is known of this request; /api/v1/requests lists those that are kept")
         return found

@@ -123,7 +123,15 @@ def servers(view: View, known: Known, incidents: Iterable[Incident], to_unix: Ca
         if labels not in taken:
             rest.setdefault((labels[0], labels[1]), []).append(labels)
     found += [_server(view, pair, mine, latencies, known, opened, to_unix) for pair, mine in rest.items()]
-    return Servers(at=to_unix(view.at_s), window_from=to_unix(known.window_s), servers=found)
+    shown = [server for server in found if server.model or _is_at_work(server)]
+    return Servers(at=to_unix(view.at_s), window_from=to_unix(known.window_s), servers=shown)
+
+
+def _is_at_work(server: Server) -> bool:
+    """Of requests that named no model the counters stay for as long as gpumon runs: without any in the last minutes
+    they are of nothing that could be looked at."""
+    latest = server.time_to_first_token.count or server.inter_token.count or server.requests_open
+    return bool(server.pages or server.incidents or latest) or server.requests_per_second != 0.0
 
 
 def is_page(pair: tuple[str, ...], page: tuple[str, ...]) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from gpumon.catalogue import TITLES
 from gpumon.detect.incident import Incident
 from gpumon.explain.dimensions import DIMENSIONS
 from gpumon.explain.fast_signals import NAMES
@@ -78,6 +79,7 @@ class DuringIncident(Said):
 
     id: str
     kind: str
+    title: str = Field(description="Of that kind, as people call it.")
     severity: str
     entity: str
     summary: str
@@ -276,6 +278,7 @@ def _during(
         DuringIncident(
             id=incident.id,
             kind=incident.kind,
+            title=TITLES[incident.kind],
             severity=incident.severity.value,
             entity=incident.entity.name,
             summary=incident.summary,

@@ -10,7 +10,7 @@ from gpumon.web.asgi import Asgi
 from gpumon.web.correlation import correlation_routes
 from gpumon.web.explain import diagnose_routes, explain_routes
 from gpumon.web.explain_off import off_routes
-from gpumon.web.incidents import incident_routes
+from gpumon.web.incidents import Telling, incident_routes
 from gpumon.web.knowledge import Knowledge
 from gpumon.web.live import Live
 from gpumon.web.routes import hour_routes, now_routes, request_routes, stream_routes
@@ -29,18 +29,20 @@ def make_whole(known: Knowledge, why_unexplained: str) -> Whole:
     """why_unexplained: which keys keep tokens from being explained; empty where they are."""
     known = known._replace(to_unix=UnixTime(known.to_unix))
     explanation = known.explanation
-    live = Live(known.snapshot, known.incidents, known.now_s, known.to_unix)
+    knows = explanation.details.knows if explanation is not None else None
+    telling = Telling(known.incidents, known.now_s, known.to_unix, knows)
+    live = Live(known.snapshot, telling, known.now_s)
     stream = Stream(live.news)
     routes = [
         now_routes(known),
         stream_routes(stream),
         hour_routes(known),
-        incident_routes(known.incidents, known.now_s, known.to_unix),
+        incident_routes(telling),
     ]
     if explanation is not None:
         routes += [
             request_routes(known, explanation),
-            explain_routes(explanation.find, explanation.newest, known.to_unix),
+            explain_routes(explanation.find, explanation.details.traces, explanation.newest, known.to_unix),
             diagnose_routes(partial(known.diagnose, explanation)),
             correlation_routes(explanation.correlations.matrices),
         ]

@@ -77,6 +77,21 @@ def test_explain_tells_what_the_running_gpumon_knows(invoke: Invoke, peer: Peer)
     assert peer.requests[0].startswith(f"GET /api/v1/explain?trace_id={TRACE} ".encode())
 
 
+def test_explain_takes_the_beginning_of_a_trace_id(invoke: Invoke, peer: Peer) -> None:
+    peer.answers.append(reply(200, TOLD.encode()))
+    assert invoke("explain", TRACE[:8].upper(), "--url", url_of(peer))[0] == 0
+    assert peer.requests[0].startswith(f"GET /api/v1/explain?trace_id={TRACE[:8]} ".encode())
+
+
+def test_a_beginning_of_several_is_refused_with_what_gpumon_says(invoke: Invoke, peer: Peer) -> None:
+    peer.answers.append(reply(422, b'{"detail": "trace_id: 2 traces begin with it: a, b"}'))
+    assert invoke("explain", TRACE[:8], "--url", url_of(peer)) == (
+        2,
+        "",
+        "gpumon: trace_id: 2 traces begin with it: a, b\n",
+    )
+
+
 def test_explain_as_json_is_what_was_answered(invoke: Invoke, peer: Peer) -> None:
     peer.answers.append(reply(200, TOLD.encode()))
     code, out, _ = invoke("explain", TRACE, "--url", url_of(peer), "--json")

@@ -68,7 +68,7 @@ def test_the_measured_case_from_64k_to_128k() -> None:
     assert evidence(last, "sm_active").observed == pytest.approx(0.53)
     assert evidence(last, "context_tokens").observed == 128 * K
     assert "at contexts of 64k → 128k: 3." in last.summary
-    assert last.summary.endswith(", DRAM 98%, SM 53%")
+    assert last.summary.endswith(", DRAM 98 %, SM 53 %")
     rise = float(last.summary.split("(+")[1].split()[0])
     assert rise == pytest.approx(217, abs=30)
     assert found[0].since_s < ladder.stage.at_s - 20.0

@@ -29,7 +29,7 @@ def test_threads_that_wait_for_a_cpu() -> None:
     wait = evidence(found[-1], "runqueue_wait")
     assert wait.observed == pytest.approx(0.9 / 1.3, rel=0.02)
     assert wait.baseline == pytest.approx(0.045 / 1.345, rel=0.02)
-    assert found[-1].summary.startswith("waits for a CPU 69% of the time it wants one (3% before)")
+    assert found[-1].summary.startswith("waits for a CPU 69 % of the time it wants one (3 % before)")
     assert found[-1].weight == pytest.approx(0.9 / 1.3 / 0.15, rel=0.02)
 
 

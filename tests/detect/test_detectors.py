@@ -78,6 +78,7 @@ def test_every_kind_is_told_in_full(detector: type[Detector]) -> None:
     for kind in detector.kinds:
         assert kind.fires_when
         assert kind.action.endswith(".")
+        assert "`" not in kind.action  # it is told on terminals and pages as it is
         assert kind.severities
         assert len(set(kind.severities)) == len(kind.severities)
         assert {severity.value for severity in kind.severities} <= set(SEVERITIES)

@@ -417,6 +417,19 @@ def test_requests_that_ended_before_it_was_found_and_after_it_began_are_touched(
     assert [int(trace, 16) for trace in book.only.traces] == [2, 3, 4, 5]
 
 
+def test_whose_requests_ran_on_it_is_known_of_those_just_before_until_one_has_ended() -> None:
+    book = Book()
+    book.step(requests=[ended(1000.2, 1, tenant="acme"), ended(1000.3, 2, tenant="acme")])
+    book.step(finding(since_s=1001.5))
+    (before,) = book.only.concerned.servers
+    assert before.requests == book.only.requests == 0
+    assert book.only.concerned.gpus == ("3",)
+    book.step(finding(), requests=[ended(1002.5, 3, tenant="zoo")])
+    (served,) = book.only.concerned.servers
+    assert (served.server, served.model, served.requests) == (before.server, before.model, 1)
+    assert book.only.concerned.tenants == (("zoo", 1),)
+
+
 def test_requests_of_the_step_in_which_it_closes_are_touched_and_later_ones_are_not() -> None:
     book = Book()
     book.step(finding())

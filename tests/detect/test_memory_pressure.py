@@ -33,9 +33,9 @@ def test_described() -> None:
     ("name", "value", "per_s", "told"),
     [
         ("swapped_in_per_second", 900.0, {SWAP_IN: 900.0}, "900 pages/s swapped in, 0 out"),
-        ("swapped_out_per_second", 5000.0, {SWAP_OUT: 5000.0}, "0 pages/s swapped in, 5000 out"),
-        ("stalled", 0.4, {SOME: 0.4, FULL: 0.05}, "waited for memory 40% of the time"),
-        ("stalled_all", 0.14, {SOME: 0.14, FULL: 0.14}, "waited for memory 14% of the time"),
+        ("swapped_out_per_second", 5000.0, {SWAP_OUT: 5000.0}, "0 pages/s swapped in, 5,000 out"),
+        ("stalled", 0.4, {SOME: 0.4, FULL: 0.05}, "waited for memory 40 % of the time"),
+        ("stalled_all", 0.14, {SOME: 0.14, FULL: 0.14}, "waited for memory 14 % of the time"),
     ],
 )
 def test_each_sign_of_the_host(name: str, value: float, per_s: dict[Series, float], told: str) -> None:

@@ -58,7 +58,7 @@ def test_pages_on_the_wrong_node_are_found_at_the_second_reading() -> None:
     assert finding.since_s == BEGIN_S + 11
     assert evidence(finding, "local_pages").observed == 0.28
     assert evidence(finding, "local_cpus").observed == 1.0
-    assert finding.summary == "28% of its pages and 100% of its CPUs on the NUMA node of GPU 0"
+    assert finding.summary == "28 % of its pages and 100 % of its CPUs on the NUMA node of GPU 0"
 
 
 def test_a_share_that_hovers_is_one_incident() -> None:
@@ -162,7 +162,7 @@ def test_workers_of_one_container_are_one_incident_with_the_worst_figures() -> N
     assert finding.entity == ("process", "pid 99 VLLM::Worker_TP", "", "")
     assert evidence(finding, "local_pages").observed == 0.13
     assert evidence(finding, "processes").observed == 2
-    assert finding.summary == "13% of its pages on the NUMA node of GPU 1, the worst of 2 processes"
+    assert finding.summary == "13 % of its pages on the NUMA node of GPU 1, the worst of 2 processes"
     assert finding.weight == pytest.approx(0.87)
 
 

@@ -258,6 +258,41 @@ def test_the_host_speaks_only_where_no_process_does() -> None:
     found = Faults({7: steady(0.15)}, host=burst).run(130.0)
     assert of_kind(found) == {"host"}
     assert found[-1].over
+
+
+def test_the_host_stays_silent_where_the_counters_of_the_process_are_read_seconds_later() -> None:
+    node = Faults({7: steady(0.0)}, is_random=False)
+    of_process = (catalogue.PROCESS_PAGE_FAULTS, (*workload(7), "major"))
+    of_host = (catalogue.HOST_PAGE_FAULTS, ("major",))
+    node.stage.drop(catalogue.PROCESS_PAGE_FAULTS)
+    node.stage.put({of_process: 0.0}, owner="late")
+    node.stage.put({of_host: 0.0})
+    found: list[Finding] = []
+    for sample in range(1, 280):
+        bursts = sample >= 240 and sample % 8 < 3
+        node.stage.grow({of_host: 2000.0 if bursts else 0.0})
+        node.stage.grow({of_process: 2000.0 if bursts else 0.0}, owner="late")
+        node.stage.silent = {"late"} if sample > 230 and sample % 8 != 6 else set()  # every four seconds
+        scene = node.stage.step(SAMPLE_S)
+        if sample % 2 == 0:
+            found += node.detector.step(scene)
+    assert scene.view.value(*of_host) == scene.view.value(*of_process) == 30_000.0
+    assert of_kind(found) == {"pid 7 VLLM::Worker_TP"}
+
+
+def test_the_host_ends_when_a_process_turns_out_to_have_its_faults() -> None:
+    burst = recurring(3.0, 0.1, 2000.0, every_s=10.0, since_s=80.0)
+
+    def late(at_s: float) -> float:
+        return burst(at_s) if at_s > 105.0 else 0.0
+
+    def early(at_s: float) -> float:
+        return burst(at_s) if at_s < 105.0 else 0.0
+
+    found = Faults({7: late}, host=early).run(145.0)
+    host = [finding for finding in found if finding.entity.scope == "host"]
+    assert [finding.over for finding in host][-1:] == [True]
+    assert "pid 7 VLLM::Worker_TP" in of_kind(found)
     assert evidence(found[-1], "burst_duration").observed == pytest.approx(3.0, rel=0.1)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpumon import catalogue
 from gpumon.detect.prompt_lengths import REMEMBERED, PromptLengths, bucket, long, on_process
-from gpumon.detect.spoken import change, duration
+from gpumon.detect.spoken import change, duration, figure
 from tests.detect.requests import request
 from tests.detect.scenes import Stage, gpu
 
@@ -59,7 +59,7 @@ def test_buckets_are_those_of_the_catalogue() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0, "0 ms"), (0.0072, "7.2 ms"), (0.045, "45 ms"), (0.2551, "255 ms"), (1.0, "1 s"), (10.23, "10.2 s")],
+    [(0.0, "0 s"), (0.0072, "7.2 ms"), (0.045, "45 ms"), (0.2551, "255 ms"), (1.0, "1 s"), (10.23, "10.2 s")],
 )
 def test_durations_have_three_digits(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -68,3 +68,13 @@ def test_durations_have_three_digits(seconds: float, text: str) -> None:
 def test_changes_have_a_sign() -> None:
     assert change(45.0, 255.0) == "+467 %"
     assert change(10.0, 7.4) == "-26 %"
+
+
+def test_ten_times_as_much_and_more_is_told_in_times() -> None:
+    assert change(1.0, 9.9) == "+890 %"
+    assert change(0.1, 1.0) == "x 10"
+    assert change(3.51, 5810.0) == "x 1,660"
+
+
+def test_rates_are_written_out() -> None:
+    assert (figure(5812.3), figure(0.514), figure(0.0)) == ("5,812", "0.514", "0")

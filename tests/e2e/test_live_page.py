@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from gpumon.catalogue import CAUSES
+from gpumon.catalogue import CAUSES, TITLES
 from tests.e2e.daemon import Daemon
 from tests.e2e.waiting import eventually
 
@@ -165,10 +165,10 @@ def test_a_cell_of_the_heatmap_leads_to_a_request_and_to_the_cause_of_its_gaps(s
     for lane in ("SM activity", "DRAM activity", "SM clock", "temperature", "requests running"):
         expect(page.locator(".track .name", has_text=re.compile(f"^{lane}")).first).to_be_visible()
     gap = page.locator("section", has_text="Slow gaps").locator("tbody tr").first
-    cause = gap.locator("td").nth(1).inner_text().strip().replace(" ", "_")
-    assert cause in CAUSES
+    assert gap.locator("td").nth(1).inner_text().strip() in [TITLES[cause] for cause in CAUSES]
     gap.locator("button").click()
     expect(page.locator(".readout")).to_contain_text("after its start")
+    page.go_back()  # to the whole request
     page.go_back()
     expect(cell).to_have_attribute("aria-pressed", "true")
     expect(page.locator("tbody a").first).to_be_visible()
@@ -200,7 +200,7 @@ def test_the_heatmap_goes_by_context_and_first_token_too(seen: Seen) -> None:
 
 def test_bound_shows_both_plots_and_the_shares_of_every_gpu(seen: Seen) -> None:
     page = seen.go("bound")
-    expect(page.locator(".plot .scatterlayer .trace")).to_have_count(8)
+    expect(page.locator(".plot .scatterlayer .textpoint", has_text=re.compile("0-3"))).not_to_have_count(0)
     expect(page.locator(".plot .barlayer .trace").first).to_be_attached()
     assert page.locator(".scatterlayer .point").count() > 8
     expect(page.locator("section", has_text="Share of this time").locator("tbody tr")).to_have_count(8)
@@ -211,11 +211,10 @@ def test_bound_shows_both_plots_and_the_shares_of_every_gpu(seen: Seen) -> None:
 
 def test_why_names_the_cause_the_incident_its_evidence_and_what_to_do(seen: Seen) -> None:
     page = seen.go("why")
-    causes = page.locator("section", has_text="Slow-token seconds by cause").locator("tbody")
-    expect(causes).to_contain_text("GPU too hot")
-    expect(page.locator(".verdict p").first).to_contain_text("requests were slow")
-    expect(page.locator(".plot .barlayer .trace").first).to_be_attached()
-    card = page.locator(".incident", has_text="thermal throttle: gpu 3")
+    expect(page.locator("section", has_text="Slow-token seconds by cause")).to_contain_text("GPU too hot")
+    expect(page.locator(".verdict p").first).to_contain_text(re.compile("requests (?:was|were) slow"))
+    eventually(lambda: inked(page, ".track.bars canvas") >= 3, "what was lost is drawn")
+    card = page.locator(".incident", has_text="GPU too hot: gpu 3")
     expect(card).to_contain_text("What to do")
     card.locator("summary").click()
     expect(card.locator("tbody")).to_contain_text("MHz")
@@ -228,7 +227,7 @@ def test_what_goes_wrong_is_said_on_the_page(browser: Browser, demo: Daemon) -> 
     context = browser.new_context()
     seen = Seen(context, demo.port)
     page = seen.go("request/" + "0" * 32)
-    expect(page.locator(".problem")).to_contain_text("nothing is known of this trace")
+    expect(page.locator(".view .lost")).to_contain_text("of this trace")
     expect(page.locator("#trouble")).to_be_hidden()
     page.evaluate("setTimeout(() => { throw new Error('a bug') })")
     expect(page.locator("#trouble")).to_contain_text("a bug")
@@ -314,7 +313,9 @@ def test_a_page_that_is_left_open_does_not_grow(browser: Browser, demo: Daemon) 
     devtools = context.new_cdp_session(page)
 
     def size() -> tuple[float, float]:
-        devtools.send("HeapProfiler.collectGarbage")
+        page.evaluate("new Promise(requestAnimationFrame)")  # the one that is due
+        for _ in range(3):  # elements are given back by JavaScript's collector and the browser's by turns
+            devtools.send("HeapProfiler.collectGarbage")
         counted, used = devtools.send("Memory.getDOMCounters"), devtools.send("Runtime.getHeapUsage")
         return counted["nodes"] + counted["jsEventListeners"], used["usedSize"]
 

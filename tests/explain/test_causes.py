@@ -13,6 +13,7 @@ def test_every_cause_of_the_closed_list_is_told_of_in_its_order_and_in_full() ->
         assert not cause.title.endswith(".")
         assert cause.meaning.endswith(".")
         assert cause.action.endswith(".")
+        assert "`" not in cause.title + cause.meaning + cause.action  # they are told on terminals and pages as they are
     assert len({cause.title for cause in TABLE.values()}) == len(CAUSES)
 
 

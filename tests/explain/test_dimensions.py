@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import threading
 from collections.abc import Callable
 
@@ -68,7 +69,10 @@ def test_the_table_is_fit_for_people_and_labels() -> None:
         assert dimension.source.startswith("gpumon_")
         if dimension.bound is not None:
             sign = "" if dimension.healthy == "0" else "< " if dimension.high_is_bad else "> "
-            assert dimension.healthy == f"{sign}{dimension.bound:g}"
+            if dimension.unit in ("ratio", "s/s"):
+                assert dimension.healthy in (f"{sign}{100 * dimension.bound:g} %", "0")
+            else:
+                assert re.fullmatch(rf"{sign}{dimension.bound:g}( °C|/s)?", dimension.healthy)
 
 
 def test_every_dimension_is_known_on_a_node_that_tells_all() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gpumon import catalogue
 from gpumon.catalogue import EXPLAINED_REQUESTS, PHASES, SLOW_TOKEN_SECONDS, TOKEN_EXCESS
+from gpumon.detect.concerned import TENANTS_MAX
 from gpumon.detect.detector import Entity, Severity
 from gpumon.detect.engine import Detection
 from gpumon.detect.incident import Incident
@@ -345,6 +346,46 @@ def test_an_incident_is_told_what_its_requests_lost_to_what(entity: Entity) -> N
     assert sum(seconds for _, seconds in told.causes) == pytest.approx(
         sum(each.excess_s for each in world.all), rel=0.05
     )
+
+
+def test_an_incident_is_told_which_tenants_lost_how_much_and_of_how_many_requests_that_is_known() -> None:
+    world = World(Saying(HOT))
+    told = incident(GPU_ENTITY)
+    world.incidents.append(told)
+    records = traffic(1000.0, 60.0, slower=HOT_TIME)
+    for number, record in enumerate(records):
+        record.tenant = ("acme", "zoo", "")[number % 3]
+    world.run(records, 75)
+    touched = [each for each in world.all if each.end_s >= told.since_s]
+    assert told.explained == len(touched)
+    late_s = dict.fromkeys(("acme", "zoo", ""), 0.0)
+    for each in touched:
+        late_s[each.record.tenant] += each.excess_s
+    assert dict(told.late_by_tenant) == pytest.approx({"acme": late_s["acme"], "zoo": late_s["zoo"]})
+    assert [*told.late_by_tenant] == sorted(told.late_by_tenant, key=lambda each: -each[1])
+
+
+def test_any_number_of_tenants_of_an_incident_is_bounded() -> None:
+    world = World(Saying(HOT))
+    told = incident(GPU_ENTITY)
+    world.incidents.append(told)
+    records = traffic(1000.0, 60.0, slower=HOT_TIME)
+    for number, record in enumerate(records):
+        record.tenant = f"t{number}"
+    world.run(records, 75)
+    assert len(told.late_by_tenant) == TENANTS_MAX + 1
+    assert told.late_by_tenant[0][0] == "other"
+    assert sum(seconds for _, seconds in told.late_by_tenant) == pytest.approx(sum(s for _, s in told.causes))
+
+
+def test_what_an_incident_names_is_held() -> None:
+    world = World(Saying(HOT))
+    told = incident(GPU_ENTITY)
+    records = traffic(1000.0, 60.0, slower=HOT_TIME)
+    told.traces, told.spans = (records[3].trace_id.hex(),), (records[3].span_id.hex(),)
+    world.incidents.append(told)
+    world.run(records, 75)
+    assert world.explanation.details.holds(told.traces[0], told.spans[0])
 
 
 def test_an_incident_of_something_else_or_of_another_time_is_told_nothing() -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpumon import catalogue
 from gpumon.detect.incident import Incident
 from gpumon.detect.scene import Scene
-from gpumon.explain import engine, recent
+from gpumon.explain import engine, held, recent
 from gpumon.explain.signs import Sign
 from gpumon.model import Binding, GpuUuid
 from tests.explain.traffic import GPU, HOT, HOT_TIME, Held, Saying, Slower, World, hot_world, quick, traffic
@@ -59,6 +59,7 @@ def test_more_than_is_explained_at_once_is_explained_all_the_same(monkeypatch: p
 def test_details_are_of_the_newest_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent, "SLOW_MAX", 10)
     monkeypatch.setattr(recent, "ON_TIME_MAX", 10)
+    monkeypatch.setattr(held, "BYTES", 0)
     world = hot_world()
     slow = [each for each in world.all if each.excess_s > 0]
     on_time = [each for each in world.all if not each.excess_s]
@@ -69,6 +70,24 @@ def test_details_are_of_the_newest_requests(monkeypatch: pytest.MonkeyPatch) -> 
     assert known == [False] * (len(on_time) - 10) + [True] * 10
 
 
+def test_the_slowest_are_known_when_newer_ones_have_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent, "SLOW_MAX", 10)
+    monkeypatch.setattr(recent, "ON_TIME_MAX", 10)
+    world = hot_world()
+    slow = sorted(
+        (-np.diff(each.token_s).max(), number)
+        for number, each in enumerate(world.all)
+        if each.excess_s > 0 and each.token_s is not None
+    )
+    for each in (world.all[number] for _, number in slow[:10]):
+        (found,) = world.explanation.find(each.record.trace_id.hex())
+        assert found.excess_s == each.excess_s
+        assert found.token_s == pytest.approx(each.token_s, abs=6e-7)
+        assert world.explanation.of_span(each.record.trace_id, each.record.span_id) is not None
+
+
 def tokens_kept(world: World) -> int:
     every = [each for one in world.all for each in world.explanation.find(one.record.trace_id.hex())]
     return sum(len(each.token_s) for each in {id(each): each for each in every}.values() if each.token_s is not None)
@@ -77,6 +96,7 @@ def tokens_kept(world: World) -> int:
 def test_token_times_in_memory_are_bounded_and_the_newest_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent, "SLOW_TOKENS", 2000)
     monkeypatch.setattr(recent, "ON_TIME_TOKENS", 3000)
+    monkeypatch.setattr(held, "BYTES", 0)
     world = hot_world()
     assert 4000 < tokens_kept(world) <= 5000
     newest = world.explanation.newest()
@@ -92,6 +112,7 @@ def test_a_request_of_more_tokens_than_there_is_room_for_takes_no_other_ones_det
 ) -> None:
     monkeypatch.setattr(recent, "SLOW_TOKENS", 1000)
     monkeypatch.setattr(recent, "ON_TIME_TOKENS", 1000)
+    monkeypatch.setattr(held, "BYTES", 0)
     world = World(Saying())
     long = traffic(1030.0, 0.25, tokens=2000, slower=[Slower(1040.0, 1041.0, 5.0)], seed=2)
     world.run([*traffic(1000.0, 90.0), *long], 105)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpumon.explain import recent
-from gpumon.explain.explained import Account, Explained
+from gpumon.explain.explained import Account, Explained, key_of
 from gpumon.explain.recent import IDLE_S, ON_TIME_MAX, ON_TIME_TOKENS, SLOW_MAX, SLOW_TOKENS, Recent
 from tests.explained import ON_TIME, THERMAL, explained
 
@@ -40,7 +40,7 @@ def kept(requests: Recent, numbers: Iterable[int]) -> dict[int, int | None]:
     """Of those of these numbers that are known, how many tokens they have the times of; None: of none."""
     found: dict[int, int | None] = {}
     for number in numbers:
-        each = requests.of_span(number.to_bytes(16), number.to_bytes(8))
+        each = requests.get((number.to_bytes(16).hex(), number.to_bytes(8).hex() if number else ""))
         if each is not None:
             found[number] = None if each.token_s is None else len(each.token_s)
     return found
@@ -63,13 +63,16 @@ def test_a_request_is_found_by_its_trace_and_its_span_whether_it_was_slow_or_not
     requests = Recent()
     slow, on_time = request(2, is_slow=True), request(1)
     requests.keep([slow, on_time, request(3)])
-    trace_id, span_id = (1).to_bytes(16), (1).to_bytes(8)
-    assert requests.find(trace_id.hex()) == [on_time]
-    assert requests.of_span(trace_id, span_id) is on_time
-    assert requests.find(slow.record.trace_id.hex()) == [slow]
-    assert requests.of_span(slow.record.trace_id, slow.record.span_id) is slow
-    assert requests.of_span(trace_id, slow.record.span_id) is None
-    assert requests.find("0" * 32) == []
+    assert requests.find(key_of(on_time)[0]) == {key_of(on_time): on_time}
+    assert requests.get(key_of(on_time)) is on_time
+    assert requests.find(key_of(slow)[0]) == {key_of(slow): slow}
+    assert requests.get(key_of(slow)) is slow
+    assert key_of(slow) in requests
+    assert sorted(requests.all_keys()) == sorted([key_of(slow), key_of(on_time), key_of(request(3))])
+    foreign = (key_of(on_time)[0], key_of(slow)[1])
+    assert requests.get(foreign) is None
+    assert foreign not in requests
+    assert requests.find("0" * 32) == {}
 
 
 @pytest.mark.parametrize("of", [[4000], [31_250], [1, 31_250, 7, 250], [2_000, 25_000]])
@@ -199,7 +202,7 @@ def test_what_is_kept_is_what_is_counted(
             ]
             requests.keep(every)
             newest.update({each.record.trace_id: each for each in every})
-            known = [each for number in range(31) for each in requests.find(f"{number:032x}")]
+            known = [each for number in range(31) for each in requests.find(f"{number:032x}").values()]
             slow = [each for each in known if each.excess_s > 0]
             on_time = [each for each in known if not each.excess_s > 0]
             for some, most, tokens_most in ((slow, 5, 80), (on_time, 6, 96)):

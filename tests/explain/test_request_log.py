@@ -286,3 +286,31 @@ def test_a_few_rows_can_be_chosen_without_a_copy_of_all() -> None:
     assert [chosen.request_id(row) for row in range(2)] == ["4", "3"]
     with pytest.raises(ValueError, match="read-only"):
         chosen.table["end_s"] = 0.0
+
+
+def test_wanted_rows_are_put_aside_when_the_ring_needs_their_place_and_are_in_lists_alone() -> None:
+    wanted = {f"{number:032x}" for number in (3, 4, 9)}
+    log = RequestLog(4, n_signals=0, is_wanted=lambda trace_id, _: trace_id in wanted, aside=2)
+    for number in range(1, 21):
+        log.extend([explained(trace_id=number.to_bytes(16), tenant=f"t{number}", start_s=float(number), token_s=None)])
+    assert len(log) == 4
+    newest = log.since(-math.inf)
+    assert [newest.trace_id(row) for row in range(len(newest))] == [f"{number:032x}" for number in range(17, 21)]
+    every = log.select(lambda rows: np.argsort(rows.start_s))
+    assert [every.trace_id(row) for row in range(len(every))] == [
+        f"{number:032x}" for number in (4, 9, 17, 18, 19, 20)
+    ], "of three that were wanted there is room for two"
+    assert [every.tenants[row] for row in every.index("tenant")] == ["t4", "t9", "t17", "t18", "t19", "t20"]
+    assert log.dropped_until_s == pytest.approx(16.0 + 3.18)
+
+
+@pytest.mark.parametrize("aside", [0, 1])
+def test_names_of_rows_put_aside_are_used_no_longer_than_those(aside: int) -> None:
+    log = RequestLog(2, n_signals=0, is_wanted=lambda _, span_id: span_id != "", aside=aside)
+    for number in range(2 * request_log.TENANTS):
+        span_id = number.to_bytes(8) if number % 3 == 0 else b""
+        log.extend([explained(trace_id=number.to_bytes(16), span_id=span_id, tenant=f"t{number}", token_s=None)])
+    rows = log.select(lambda rows: np.arange(len(rows)))
+    assert len(rows) == 2 + aside
+    assert "other" not in [rows.tenants[row] for row in rows.index("tenant")]
+    assert len(set(rows.tenants)) <= 2 + aside + 1

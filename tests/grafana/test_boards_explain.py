@@ -16,7 +16,7 @@ from gpumon.explain.latency_tracks import SIGNALS as LATENCIES
 from gpumon.web.api import make_api
 from gpumon.web.correlation import correlation_routes
 from gpumon.web.explain import diagnose_routes, explain_routes
-from gpumon.web.incidents import incident_routes
+from gpumon.web.incidents import Telling, incident_routes
 from gpumon.web.questions import DiagnoseQuery
 from grafana.boards import explain, explain_basis, explain_signals, explain_words
 
@@ -108,10 +108,10 @@ def _nothing(query: DiagnoseQuery) -> Any:
 
 def test_every_address_that_is_named_exists_and_knows_its_parameters() -> None:
     app = make_api(
-        explain_routes(lambda trace_id: [], list, lambda at_s: at_s),
+        explain_routes(lambda trace_id: [], lambda beginning: [], list, lambda at_s: at_s),
         diagnose_routes(_nothing),
         correlation_routes(list),
-        incident_routes(list, lambda: 0.0, lambda at_s: at_s),
+        incident_routes(Telling(list, lambda: 0.0, lambda at_s: at_s)),
     )
     paths = app.openapi()["paths"]
     named = re.findall(r"`(/api/v1/[a-z]+)(?:\?([^`]*))?`", explain_words.NEXT)

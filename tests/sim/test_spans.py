@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -169,6 +170,27 @@ def test_ids_are_those_of_the_seed_and_the_number_and_differ() -> None:
         ids.append([record.trace_id for record in records])
     assert ids[0] == ids[1]
     assert len(set(ids[0])) == len(sent)
+
+
+def later(by_s: float, at_s: float) -> float:
+    return to_unix(at_s) + by_s
+
+
+def test_another_start_sends_other_ids() -> None:
+    sent = [request(number, 0.02) for number in range(50)]
+    steps = [CollectiveStep(0, number, (STARTED_S, STARTED_S), STARTED_S + 1.0, 1) for number in range(3)]
+    ids = []
+    for began_s in (0.0, 0.002):
+        bodies = SpanMaker(Told(sent, steps), partial(later, began_s)).bodies(STARTED_S + 100)
+        spans = [
+            span
+            for body in bodies
+            for of in ExportTraceServiceRequest.FromString(body).resource_spans
+            for span in of.scope_spans[0].spans
+        ]
+        ids.append({(span.trace_id, span.span_id) for span in spans})
+    assert len(ids[0]) == len(ids[1]) > 50
+    assert not ids[0] & ids[1]
 
 
 def test_who_asks_is_told_of_each_request_and_the_trace_id_under_which_it_is_exported() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpumon import __version__
 from gpumon.top.answers import Gpus, Incidents, Lost, Node, Servers
-from gpumon.top.frame import Looks, lines_of, screen, scrolled, silent_screen, whole
+from gpumon.top.frame import Looks, help_screen, lines_of, screen, scrolled, silent_screen, whole
 from gpumon.top.gpus import ORDERS
 from tests.golden_file import golden
 from tests.top.answered import HOSTILE, URL, answers, plain, snapshot
@@ -74,7 +74,7 @@ def test_scrolling_ends_at_both_ends() -> None:
 def test_pausing_and_sorting_are_said() -> None:
     lines = plain(screen(snapshot(), Looks(order=ORDERS[3], is_paused=True), 80, 24), 80)
     assert "paused at " in lines[0]
-    assert lines[-1].startswith("q quit  p go on  s sort: power")
+    assert lines[-1].startswith("q quit  ? keys  p go on  s sort: power")
 
 
 def test_a_node_where_nothing_is_says_of_every_part_what_to_do() -> None:
@@ -117,8 +117,22 @@ def test_a_gpumon_that_answers_no_more_leaves_no_old_figures() -> None:
         "connection refused",
         "The last answer was of 08:00:00 UTC.",
         "Asked again every 2 s.",
-        "q quit  p pause  s sort: index",
+        "q quit  ? keys  p pause  s sort: index",
     ]
+
+
+def test_help_has_all_keys_and_words_on_80_by_24() -> None:
+    lines = plain(help_screen(Looks(is_help=True), 80, 24), 80)
+    assert len(lines) == 24
+    named = [line.split("  ")[0] for line in lines if line and not line.startswith(" ")]
+    assert named[:7] == ["Keys", "q, Ctrl-C", "p, space", "s", "↑ ↓, k j", "?, h", "Words"]
+    assert "late s/s" in "".join(lines)
+    assert lines[-1] == "q quit  ? back  p pause  s sort: index"
+
+
+@given(st.integers(1, 200), st.integers(1, 80))
+def test_help_fills_a_screen_of_any_size_and_not_more(width: int, height: int) -> None:
+    assert len(plain(help_screen(Looks(is_help=True), width, height), width)) == height
 
 
 @given(st.integers(1, 200), st.integers(1, 50))

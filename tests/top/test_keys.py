@@ -13,6 +13,7 @@ from gpumon.top.keys import Key, keys
     ("data", "found"),
     [
         (b"q", [Key.QUIT]),
+        (b"?h", [Key.HELP, Key.HELP]),
         (b"ps ", [Key.PAUSE, Key.SORT, Key.PAUSE]),
         (b"\x1b[A\x1b[B", [Key.UP, Key.DOWN]),
         (b"\x1bOA\x1bOB", [Key.UP, Key.DOWN]),

@@ -78,6 +78,19 @@ def test_s_sorts_by_the_next_of_what_there_is(terminal: Terminal) -> None:
     assert terminal.await_shown()[2].startswith("3!"), "the hottest first"
 
 
+def test_a_question_mark_shows_the_keys_and_any_key_goes_back(terminal: Terminal) -> None:
+    terminal.press(b"?")
+    seen = terminal.await_screen(lambda seen: seen[0] == "Keys" and len(seen) == 24, "the keys")
+    assert seen[-1].startswith("q quit  ? back")
+    terminal.press(b"s")
+    seen = terminal.await_screen(lambda seen: len(seen) == 24 and seen[1].startswith("GPU"), "GPUs again")
+    assert seen[-1].endswith("sort: index"), "it only went back"
+    terminal.press(b"?")
+    terminal.await_screen(lambda seen: seen[0] == "Keys", "the keys again")
+    terminal.press(b"q")
+    assert terminal.end() == 0
+
+
 def test_arrows_scroll_where_it_does_not_fit(terminal: Terminal) -> None:
     terminal.resize(80, 12)
     terminal.await_screen(lambda seen: len(seen) == 12 and "lines 1-10 of" in seen[-1], "it is cut")

@@ -40,7 +40,11 @@ def test_a_server_is_a_line_of_figures() -> None:
 
 
 def test_what_is_not_known_is_a_dash() -> None:
-    assert lines(Server(server="vllm", model=""))[1].split() == ["vllm", *["-"] * 7]
+    assert lines(Server(server="vllm", model=""))[1].split() == ["no", "model", "vllm", *["-"] * 7]
+
+
+def test_a_page_that_names_no_model_is_known_by_its_kind() -> None:
+    assert lines(server(server="vllm", model="", pages=[{"server": "vllm", "endpoint": "a"}]))[1].startswith("vllm ")
 
 
 @pytest.mark.parametrize(

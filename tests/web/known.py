@@ -16,6 +16,7 @@ from gpumon.requests.statistics import RequestStatistics
 from gpumon.store import Store
 from gpumon.web.activity import Activity
 from gpumon.web.api import make_api
+from gpumon.web.incidents import Telling
 from gpumon.web.knowledge import Knowledge
 from gpumon.web.live import Live
 from gpumon.web.node_state import Facts
@@ -55,7 +56,8 @@ class Known:
             statistics=self.statistics,
             explanation=self.explanation,
         )
-        self.live = Live(self.knowledge.snapshot, lambda: self.found, self.clock.now_s, self.clock.to_unix)
+        telling = Telling(lambda: self.found, self.clock.now_s, self.clock.to_unix)
+        self.live = Live(self.knowledge.snapshot, telling, self.clock.now_s)
         self.stream = Stream(self.live.news)
         self.app = self._app()
 

@@ -48,7 +48,7 @@ class Api:
         self.error: Exception | None = None
         self.of_model = ""
         """Of any other one nothing is known; empty: all is."""
-        explain = explain_routes(self._find, lambda: self.found[::-1], to_unix)
+        explain = explain_routes(self._find, self._traces, lambda: self.found[::-1], to_unix)
         self.app = make_api(explain, diagnose_routes(self._diagnose))
 
     def get(self, path: str, query: str = "") -> Reply:
@@ -56,6 +56,10 @@ class Api:
 
     def _find(self, trace_id: str) -> list[Explained]:
         return [each for each in self.found if each.record.trace_id.hex() == trace_id]
+
+    def _traces(self, beginning: str) -> list[str]:
+        ids = sorted({each.record.trace_id.hex() for each in self.found})
+        return [trace_id for trace_id in ids if trace_id.startswith(beginning)]
 
     def _diagnose(self, query: DiagnoseQuery) -> Diagnosis:
         self.queries.append(query)
@@ -90,15 +94,32 @@ def test_a_request_is_told_with_both_accounts_and_their_shares() -> None:
         "actual_seconds": 0.4,
         "excess_seconds": 0.1,
         "cause": "queueing",
-        "shares": [{"cause": "queueing", "seconds": 0.1, "evidence": 1.0, "lift": None, "fact": None}],
+        "title": "waiting in the queue",
+        "shares": [
+            {
+                "cause": "queueing",
+                "title": "waiting in the queue",
+                "seconds": 0.1,
+                "evidence": 1.0,
+                "lift": None,
+                "fact": None,
+            }
+        ],
     }
     assert request["decode"]["cause"] == "thermal_throttle"
     assert request["decode"]["shares"][0] == {
         "cause": "thermal_throttle",
+        "title": "GPU too hot",
         "seconds": 0.5,
         "evidence": 0.97,
         "lift": 12.0,
-        "fact": {"name": "sm_clock", "observed": 1.005e9, "unit": "hertz", "usual": 1.41e9},
+        "fact": {
+            "name": "sm_clock",
+            "observed": 1.005e9,
+            "unit": "hertz",
+            "usual": 1.41e9,
+            "text": "SM clock 1,005 MHz, usually 1,410 MHz",
+        },
     }
 
 
@@ -242,7 +263,28 @@ def test_an_unknown_trace_is_not_found_and_says_when_it_would_be() -> None:
     reply = Api().get("explain", f"trace_id={TRACE}")
     assert reply.status == 404
     assert "some seconds after it ended" in reply.json["detail"]
-    assert "/api/v1/explained" in reply.json["detail"]
+    assert "The view Latency of the page shows which" in reply.json["detail"]
+
+
+@pytest.mark.parametrize("beginning", [TRACE[:8], TRACE[:16].upper(), TRACE[:31]])
+def test_the_beginning_of_a_trace_id_is_enough_where_no_other_begins_like_it(beginning: str) -> None:
+    other = explained(trace_id=bytes(16))
+    reply = Api(explained(), other).get("explain", f"trace_id={beginning}")
+    assert (reply.status, reply.json["trace_id"]) == (200, TRACE)
+
+
+def test_a_beginning_of_several_trace_ids_is_refused_with_some_of_them() -> None:
+    many = [explained(trace_id=b"\xab" * 4 + number.to_bytes(12)) for number in range(20)]
+    reply = Api(*many).get("explain", "trace_id=abababab")
+    assert reply.status == 422
+    assert reply.json["errors"][0]["where"] == "trace_id"
+    told = reply.json["errors"][0]["message"]
+    assert told.startswith(
+        "20 traces begin with it: abababab000000000000000000000000, abababab000000000000000000000001,"
+    )
+    assert told.endswith(" and 12 more")
+    assert Api(*many[:2]).get("explain", "trace_id=abababab").json["errors"][0]["message"].endswith("000001")
+    assert Api(*many).get("explain", "trace_id=cdcdcdcd").status == 404
 
 
 @pytest.mark.parametrize("text", ["", "0af7", TRACE[:-1] + "g", TRACE + "0", TRACE + "%0a", "..%2f" * 8, "%00" * 32])
@@ -375,8 +417,32 @@ def test_the_question_is_handed_over() -> None:
 
 @pytest.mark.parametrize("path", ["diagnose", "surface"])
 @pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("from=1800000000&to=1800000060", DiagnoseQuery(from_unix_s=1.8e9, to_unix_s=1.8e9 + 60)),
+        ("from=1800000000.5", DiagnoseQuery(from_unix_s=1.8e9 + 0.5)),
+        ("to=1800000060&since=30", DiagnoseQuery(30.0, to_unix_s=1.8e9 + 60)),
+        ("to=1800000060", DiagnoseQuery(to_unix_s=1.8e9 + 60)),
+    ],
+)
+def test_any_stretch_of_time_can_be_asked_for(path: str, query: str, expected: DiagnoseQuery) -> None:
+    api = Api()
+    api.get(path, query)
+    assert api.queries == [expected]
+
+
+@pytest.mark.parametrize("path", ["diagnose", "surface"])
+@pytest.mark.parametrize(
     ("query", "said"),
     [
+        ("from=1800000000&to=1800000000", "begins before it ends"),
+        ("from=1800000060&to=1800000000", "begins before it ends"),
+        ("from=1800000000&to=1800007201", "up to 7200 s long"),
+        ("from=1800000000&since=60", "either since or from"),
+        ("from=-1", "greater than or equal to 0"),
+        ("to=1e300", "less than or equal to"),
+        ("to=inf", "finite"),
+        ("from=yesterday", "valid number"),
         ("since=0", "greater than 0"),
         ("since=7201", "less than or equal to 7200"),
         ("since=nan", "finite"),

@@ -196,6 +196,7 @@ def test_open_incidents_of_the_gpu_are_told_and_no_others() -> None:
     assert told == {
         "id": known.found[0].id,
         "kind": "thermal_throttle",
+        "title": "GPU too hot",
         "severity": "warning",
         "since": START_S - 5.0 + OFFSET_S,
         "summary": "SM clock 1410 → 1005 MHz",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from gpumon.detect.concerned import Concerned, Rank, Served
 from gpumon.detect.detector import Entity, Evidence, Severity
+from gpumon.detect.incident import Incident
 from gpumon.model import Unit
 from gpumon.web.api import make_api
-from gpumon.web.incidents import incident_routes
+from gpumon.web.incidents import Knows, Telling, incident_routes
 from tests.detect.findings import OFFSET_S, SERVER, Book, finding, to_unix
 from tests.web.asking import Reply, ask
 
@@ -19,8 +22,8 @@ class Api:
 
     def __init__(self) -> None:
         self.book = Book()
-        routes = incident_routes(self.book.ledger.incidents, lambda: self.book.stage.at_s, to_unix)
-        self.app = make_api(routes)
+        telling = Telling(self.book.ledger.incidents, lambda: self.book.stage.at_s, to_unix)
+        self.app = make_api(incident_routes(telling))
 
     def get(self, query: str = "") -> Reply:
         return ask(self.app, "/api/v1/incidents", query)
@@ -58,9 +61,17 @@ def test_an_incident_is_told_in_full_with_unix_times(api: Api) -> None:
     assert told == {
         "id": "20270115T081641Z-thermal_throttle-gpu-3",
         "kind": "thermal_throttle",
+        "title": "GPU too hot",
         "severity": "warning",
         "state": "open",
         "entity": {"scope": "gpu", "name": "gpu 3", "gpu": "3", "uuid": "GPU-0003"},
+        "gpus": ["3"],
+        "process": None,
+        "rank": None,
+        "servers": [],
+        "tenants": [],
+        "late_seconds": None,
+        "cost_seconds": None,
         "summary": "SM clock 1410 → 1005 MHz",
         "action": "Cool it.",
         "since": OFFSET_S + 999.5,
@@ -73,7 +84,9 @@ def test_an_incident_is_told_in_full_with_unix_times(api: Api) -> None:
         "requests": 0,
         "causes": {},
         "traces": [],
+        "detailed_traces": [],
         "recording": None,
+        "recording_shared_with": [],
         "restored": False,
     }
 
@@ -177,9 +190,81 @@ def test_hostile_text_is_json(api: Api) -> None:
 def test_traces_and_recording_are_told(api: Api) -> None:
     api.book.step(finding())
     incident = replace(api.book.only, traces=("a" * 32,), spans=("",), requests=3, recording="x.gpumon", restored=True)
-    app = make_api(incident_routes(lambda: [incident], lambda: 1010.0, to_unix))
-    (told,) = ask(app, "/api/v1/incidents").json
+    (told,) = said(incident)
     assert (told["traces"], told["requests"], told["recording"], told["restored"]) == (["a" * 32], 3, "x.gpumon", True)
+    assert told["detailed_traces"] == []
+
+
+def said(*incidents: Incident, knows: Knows | None = None) -> list[dict[str, Any]]:
+    app = make_api(incident_routes(Telling(lambda: incidents, lambda: 1010.0, to_unix, knows)))
+    found: list[dict[str, Any]] = ask(app, "/api/v1/incidents").json
+    one = ask(app, f"/api/v1/incidents/{incidents[0].id}").json
+    assert one == found[0]
+    return found
+
+
+def test_traces_that_explain_knows_are_told_apart(api: Api) -> None:
+    api.book.step(finding())
+    traces, spans = tuple(letter * 32 for letter in "abc"), ("1" * 16, "", "3" * 16)
+    incident = replace(api.book.only, traces=traces, spans=spans)
+    (told,) = said(incident, knows=lambda trace_id, span_id: (trace_id[0], span_id[:1]) in {("a", "1"), ("b", "")})
+    assert told["detailed_traces"] == ["a" * 32, "b" * 32]
+
+
+def test_a_recording_of_several_incidents_names_the_others(api: Api) -> None:
+    api.book.step(finding())
+    one = replace(api.book.only, recording="x.flight")
+    other, third = replace(one, id="other"), replace(one, id="third", recording="")
+    told = said(one, other, third, replace(third, id="fourth"))
+    assert [each["recording_shared_with"] for each in told] == [["other"], [one.id], [], []]
+
+
+def test_what_an_incident_concerns_and_what_it_cost_is_told(api: Api) -> None:
+    api.book.step(finding())
+    incident = replace(
+        api.book.only,
+        concerned=Concerned(
+            gpus=("3",),
+            pid="41222",
+            process="VLLM::Worker_TP",
+            rank=Rank("tp0 0x1", 3),
+            servers=(Served("vllm", "llama-70b", 5, ("0", "1", "2", "3")),),
+            tenants=(("acme", 3), ("zoo", 2)),
+        ),
+        causes=(("thermal_throttle", 4.0), ("prefill_interference", 1.5)),
+        late_by_tenant=(("zoo", 5.5),),
+        explained=5,
+    )
+    (told,) = said(incident)
+    assert told["gpus"] == ["3"]
+    assert told["process"] == {"pid": "41222", "name": "VLLM::Worker_TP"}
+    assert told["rank"] == {"communicator": "tp0 0x1", "rank": 3}
+    gpus = ["0", "1", "2", "3"]
+    assert told["servers"] == [{"server": "vllm", "model": "llama-70b", "gpus": gpus, "requests": 5}]
+    assert told["tenants"] == [
+        {"tenant": "zoo", "requests": 2, "late_seconds": 5.5},
+        {"tenant": "acme", "requests": 3, "late_seconds": 0.0},
+    ]
+    assert (told["late_seconds"], told["cost_seconds"]) == (5.5, 4.0)
+
+
+def test_what_cost_is_not_known_yet_or_of_no_cause_is_null(api: Api) -> None:
+    api.book.step(finding())
+    thermal = replace(api.book.only, concerned=Concerned(tenants=(("acme", 1),)))
+    shift = replace(thermal, id="shift", kind="latency_shift", explained=1, causes=(("queueing", 2.0),))
+    queue = replace(shift, id="queue", kind="queue_buildup")
+    calm = replace(thermal, id="calm", explained=1)
+    told = said(thermal, shift, queue, calm)
+    assert [each["late_seconds"] for each in told] == [None, 2.0, 2.0, 0.0]
+    assert [each["cost_seconds"] for each in told] == [None, None, 2.0, 0.0]
+    assert [each["tenants"][0]["late_seconds"] for each in told] == [None, 0.0, 0.0, 0.0]
+
+
+def test_gpus_of_a_server_are_those_of_its_requests(api: Api) -> None:
+    api.book.step(finding("queue_buildup", SERVER, Severity.INFO))
+    served = (Served("vllm", "a", 2, ("2", "10")), Served("gpumon", "a", 1, ("1", "2")))
+    (told,) = said(replace(api.book.only, concerned=Concerned(servers=served)))
+    assert told["gpus"] == ["1", "2", "10"]
 
 
 def test_the_api_describes_them(api: Api) -> None:

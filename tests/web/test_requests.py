@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from gpumon.explain.explained import Account, Explained
 from gpumon.model import Binding, GpuUuid
+from gpumon.web.api import make_api
+from gpumon.web.explain import explain_routes
 from tests.explained import ON_TIME, PREFILL, THERMAL, explained
+from tests.web.asking import ask
 from tests.web.known import OFFSET_S, START_S, Known
 
 NEAR = pytest.approx
@@ -26,9 +29,7 @@ def request(number: int, late_s: float = 0.0, *, ended_s: float | None = None, *
         decode=decode,
         start_s=ended_s - 3.18,
         request_id=str(number),
-        trace_id=number.to_bytes(16),
-        span_id=number.to_bytes(8),
-        **fields,
+        **{"trace_id": number.to_bytes(16), "span_id": number.to_bytes(8)} | fields,
     )
 
 
@@ -68,6 +69,7 @@ def test_a_row_says_what_is_known_of_a_request() -> None:
         "tokens_per_second": NEAR(99 / 3.18, rel=1e-3),
         "gap_p95_seconds": NEAR(0.02), "gap_max_seconds": NEAR(0.42), "concurrency": 12, "late_seconds": 0.5,
         "late_first_token_seconds": 0.0, "late_decode_seconds": 0.5, "cause": "thermal_throttle",
+        "title": "GPU too hot",
         "causes": {"thermal_throttle": 0.5}, "gpus": ["GPU-0003", "GPU-0004"], "detailed": False,
     }  # fmt: skip
 
@@ -81,7 +83,7 @@ def test_what_a_server_did_not_tell_is_null() -> None:
     null = {name for name, value in row.items() if value is None}
     assert null == {
         "time_to_first_token_seconds", "queue_seconds", "prompt_tokens", "cached_tokens", "completion_tokens",
-        "tokens_per_second", "gap_p95_seconds", "gap_max_seconds", "cause",
+        "tokens_per_second", "gap_p95_seconds", "gap_max_seconds", "cause", "title",
     }  # fmt: skip
     assert (row["gpus"], row["causes"], row["tenant"]) == ([], {}, "")
 
@@ -245,3 +247,27 @@ def test_names_from_outside_find_their_requests_and_come_back_as_they_were() -> 
     known = api(request(1, tenant='<b>"&\u2028'))
     (row,) = known.get("requests", "tenant=%3Cb%3E%22%26%E2%80%A8")["requests"]
     assert row["tenant"] == '<b>"&\u2028'
+
+
+def test_detailed_are_exactly_those_that_explain_answers_for() -> None:
+    known = Known()
+    assert known.explanation is not None
+    app = make_api(
+        explain_routes(
+            known.explanation.find, known.explanation.details.traces, known.explanation.newest, known.clock.to_unix
+        )
+    )
+    of = [
+        request(number, number % 3 / 10, span_id=bytes(8) if number == 4 else number.to_bytes(8))
+        for number in range(1, 8)
+    ]
+    of.append(request(9, trace_id=b"", span_id=b""))
+    known.explanation.log.extend(of)
+    known.explanation.details.keep([each for number, each in enumerate(of) if number % 2])
+    rows = known.get("requests", "limit=500")["requests"]
+    assert len(rows) == len(of)
+    answers = {row["trace_id"]: ask(app, "/api/v1/explain", f"trace_id={row['trace_id']}").status for row in rows}
+    assert {row["trace_id"]: row["detailed"] for row in rows} == {
+        trace_id: status == 200 for trace_id, status in answers.items()
+    }
+    assert sum(row["detailed"] for row in rows) == 3

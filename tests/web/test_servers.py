@@ -162,3 +162,21 @@ def test_the_history_has_the_worst_latency_of_replicas_and_the_sum_of_their_toke
 @pytest.mark.parametrize("query", ["history=241", "history=nan", "history=x"])
 def test_a_history_that_cannot_be_is_refused(query: str) -> None:
     assert Known().ask("servers", query).status == 422
+
+
+def test_a_server_whose_requests_named_no_model_is_told_of_while_there_are_any() -> None:
+    known = Known()
+
+    def counted(model: str, count: float) -> list[Sample]:
+        return [Sample(catalogue.REQUESTS, ("gpumon", model, "ok"), count)]
+
+    def told() -> list[str]:
+        return [server["model"] for server in known.get("servers")["servers"]]
+
+    known.run("requests", 3, lambda number: [*counted("", float(number)), *counted("m", 1.0)])
+    assert sorted(told()) == ["", "m"]
+    known.run("requests", 70, lambda _: [*counted("", 3.0), *counted("m", 1.0)])
+    assert told() == ["m"], "an idle server with a name stays"
+    open_ = Sample(catalogue.REQUESTS_OPEN, ("gpumon", ""), 1.0)
+    known.run("requests", 1, lambda _: [*counted("", 3.0), *counted("m", 1.0), open_])
+    assert sorted(told()) == ["", "m"]

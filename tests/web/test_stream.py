@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpumon import catalogue
+from gpumon.detect.concerned import Concerned, Served
 from gpumon.detect.detector import Entity, Severity
 from gpumon.detect.incident import Incident
 from gpumon.web import stream as module
@@ -281,3 +282,16 @@ def test_what_changed_while_nobody_listened_is_no_news() -> None:
     known.found = [incident("a")]
     assert [name for name, _ in read(known.live.news(True))] == ["node", "incident"]
     assert changes(known) == []
+
+
+def test_an_incident_comes_again_when_it_is_known_whom_it_concerns() -> None:
+    known = Known()
+    known.found = [incident("a")]
+    known.live.news(True)
+    assert changes(known) == []
+    known.found[0].concerned = Concerned(servers=(Served("vllm", "m", 1, ()),))
+    assert changes(known) == [("a", "open")]
+    known.found[0].concerned = Concerned(servers=(Served("vllm", "m", 9, ()),))
+    assert changes(known) == []
+    known.found[0].concerned = Concerned(("3",), servers=(Served("vllm", "m", 9, ()),))
+    assert changes(known) == [("a", "open")]

@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 WIDTH_S: Final = 10.0
 MOST: Final = 360
 """Cells: longer periods have wider ones."""
+FINE: Final = 60
+"""Cells that a short period is to have about, where they may be narrow."""
+FINE_S: Final = (1.0, 2.0, 5.0)
+"""Their widths."""
 _SHORTEST_S: Final = 1e-3
 """What took no time is spread over this."""
 
@@ -19,11 +23,14 @@ Floats = NDArray[np.float64]
 class Cells:
     """Cell i is [start_s + i width_s, start_s + (i + 1) width_s)."""
 
-    def __init__(self, start_s: float, end_s: float) -> None:
-        """Steady seconds. At least one cell, at most MOST; the last one may end after end_s."""
+    def __init__(self, start_s: float, end_s: float, *, fine: bool = False) -> None:
+        """Steady seconds. At least one cell, at most MOST; the last one may end after end_s. fine: whether those of a
+        short period are narrower."""
         span_s = max(end_s - start_s, 0.0)
         self.start_s = start_s
         self.width_s = WIDTH_S * max(1.0, float(np.ceil(span_s / (MOST * WIDTH_S))))
+        if fine:
+            self.width_s = next((width_s for width_s in FINE_S if span_s <= FINE * width_s), self.width_s)
         self.count = max(1, int(np.ceil(span_s / self.width_s)))
 
     def edges(self) -> Floats:

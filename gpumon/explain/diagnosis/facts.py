@@ -1,4 +1,7 @@
-"""The figure behind a cause as text. Every name that a fact can have stands here once, as people say it."""
+"""The figure behind a cause as text. Every name that a fact can have stands here once, as people say it.
+
+A figure that reads the same as what is usual explains nothing, and is not told.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,24 @@ PHRASES: Final[dict[str, str]] = {
 }
 
 
+GONE: Final[dict[str, str]] = {
+    "gpu_present": "the GPU was gone",
+    "server_processes": "the server's process on the GPU was gone",
+}
+"""Of what should be there: what is said of none."""
+
+
 def fact_text(fact: Fact | None) -> str:
-    """``SM clock 1,005 MHz, usually 1,410 MHz``; empty for none. A name that is not known is told as it is."""
+    """``SM clock 1,005 MHz, usually 1,410 MHz``; empty for none, and for one that is as usual. A name that is not known
+    is told as it is."""
     return "" if fact is None else observed_text(fact.name, fact.observed, fact.unit, fact.usual)
 
 
 def observed_text(name: str, observed: float | None, unit: str, usual: float | None) -> str:
     """The same of a fact in parts. unit: base unit, as ``model.Unit`` spells it; others are left out."""
+    if observed == 0 and usual and name in GONE:
+        return GONE[name]
+    if usual is not None and shown(observed, unit) == shown(usual, unit):
+        return ""
     told = f"{PHRASES.get(name) or name.replace('_', ' ')} {shown(observed, unit)}"
     return told if usual is None else f"{told}, usually {shown(usual, unit)}"

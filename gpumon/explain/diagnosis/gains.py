@@ -34,6 +34,8 @@ class Reason(NamedTuple):
     """Of all that was gained; together 1."""
     fact: str
     """As text; may be empty."""
+    engine: int
+    """Position of the group that gained most of it."""
 
 
 class Gained(NamedTuple):
@@ -57,6 +59,7 @@ def gained(seen: Seen, stretch: Stretch) -> Gained:
     lost, busy_s = _lost(seen, stretch.run), _busy(seen, stretch.run)
     by_cause = lost.sum(axis=0)
     usual = np.zeros(len(CAUSES))
+    more_by_engine = lost
     per_minute = None
     if stretch.calm is not None:
         calm, calm_busy_s = _lost(seen, stretch.calm), _busy(seen, stretch.calm)
@@ -65,6 +68,7 @@ def gained(seen: Seen, stretch: Stretch) -> Gained:
         known = (calm_busy_s > 0)[:, None]
         rates = np.where(known, calm / np.maximum(calm_busy_s, _NO_TIME_S)[:, None], whole)
         usual = np.minimum((rates * busy_s[:, None]).sum(axis=0), by_cause)
+        more_by_engine = lost - rates * busy_s[:, None]
         from_s, to_s = seen.cells.period(*stretch.calm)
         per_minute = {
             CAUSES[i]: 60.0 * float(seconds) / (to_s - from_s) for i, seconds in enumerate(calm.sum(axis=0).tolist())
@@ -76,7 +80,16 @@ def gained(seen: Seen, stretch: Stretch) -> Gained:
     rows = seen.rows[_touching(seen, stretch.run)]
     order = sorted(np.flatnonzero(more > 0).tolist(), key=lambda i: -_weight(CAUSES[i], float(more[i])))
     return Gained(
-        tuple(Reason(CAUSES[i], float(more[i]), float(more[i]) / total_s, fact_text(rows.fact(i))) for i in order),
+        tuple(
+            Reason(
+                CAUSES[i],
+                float(more[i]),
+                float(more[i]) / total_s,
+                fact_text(rows.fact(i)),
+                int(np.argmax(more_by_engine[:, i])),
+            )
+            for i in order
+        ),
         float(usual.sum()),
         per_minute,
     )

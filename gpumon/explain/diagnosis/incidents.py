@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final
 
+from gpumon.catalogue import TITLES
 from gpumon.detect.detector import Entity, Severity
 from gpumon.detect.incident import Incident
 from gpumon.explain.diagnosis.inputs import Inputs
@@ -39,7 +39,6 @@ _SCOPES: Final = {
     "collective": "communicators",
 }
 _THINGS: Final = "parts of the node"
-_PERCENT: Final = re.compile(r"(?<=\d)%")
 _SEVERITIES: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
@@ -53,10 +52,11 @@ def incidents(inputs: Inputs) -> tuple[IncidentBrief, ...]:
         IncidentBrief(
             id=each.id,
             kind=each.kind,
+            title=TITLES[each.kind],
             severity=each.severity.value,
             entity=each.entity.name,
             gpu=each.entity.uuid,
-            summary=summary(each),
+            summary=each.summary,
             opened=inputs.to_unix(each.opened_s),
             lasted_seconds=each.duration_s(inputs.to_s),
             is_open=each.is_open,
@@ -88,17 +88,37 @@ def _is_on(entity: Entity, gpus: Set[str], models: Set[str], held: Mapping[str, 
     if entity.uuid:
         return entity.uuid in gpus
     if entity.scope == "server":
-        return entity.name.partition(" at ")[0].partition("/")[2] in models
-    words = entity.name.split(maxsplit=2)  # pid 41403 VLLM::Worker_TP
-    if entity.scope != "process" or len(words) < 2:
-        return False
-    on = held.get(words[1], frozenset())
+        return _model_of(entity) in models
+    on = held.get(_pid_of(entity), frozenset())
     return bool(on) and on <= gpus
 
 
-def summary(incident: Incident) -> str:
-    """With percent written as everywhere here."""
-    return _PERCENT.sub(" %", incident.summary)
+def _model_of(server: Entity) -> str:
+    return server.name.partition(" at ")[0].partition("/")[2]
+
+
+def _pid_of(entity: Entity) -> str:
+    """Of a process; empty of anything else."""
+    words = entity.name.split(maxsplit=2)  # pid 41403 VLLM::Worker_TP
+    return words[1] if entity.scope == "process" and len(words) > 1 else ""
+
+
+def concerns(incident: Incident, engine: Group, held: Mapping[str, Set[str]]) -> bool:
+    """Whether it can have to do with an engine: is of its GPUs, its processes, its server, or the host. What is not
+    known of either to be elsewhere can. held: UUIDs of the GPUs that a process holds, by pid.
+    """
+    entity = incident.entity
+    if entity.uuid:
+        # Which GPU a MIG instance is of is not told here.
+        return not engine.gpus or entity.uuid in engine.gpus or any(uuid.startswith("MIG") for uuid in engine.gpus)
+    if entity.scope == "server":
+        model = _model_of(entity)
+        return not (model and engine.model) or model == engine.model
+    pid = _pid_of(entity)
+    if not pid:
+        return True
+    on = held.get(pid, frozenset())
+    return not on.isdisjoint(engine.gpus) if on and engine.gpus else engine.pid in ("", pid)
 
 
 def more_like(found: Sequence[Incident]) -> str:

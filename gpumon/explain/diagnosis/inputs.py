@@ -110,6 +110,9 @@ class Inputs(NamedTuple):
     of_others: Set[str] = frozenset()
     """Ids of incidents of engines that were not asked for: they are left out."""
 
+    held: Mapping[str, Set[str]] = {}
+    """UUIDs of the GPUs that a process holds now, by pid."""
+
     @property
     def known_s(self) -> float:
         """From here on all requests are known: the begin of the period, or later."""

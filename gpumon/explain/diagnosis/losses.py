@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from gpumon.catalogue import CAUSES
+from gpumon.catalogue import CAUSES, TITLES
 from gpumon.explain.causes import INDEX, LOAD, TABLE, UNEXPLAINED
 from gpumon.explain.diagnosis.facts import fact_text
 from gpumon.explain.diagnosis.figures import Floats, known
@@ -16,12 +16,15 @@ from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.diagnosis.model import Action, CauseKind, CauseLost, Engine, SlowRequest
 from gpumon.explain.diagnosis.seen import Seen
 from gpumon.explain.group import Group
+from gpumon.shown import shown_seconds
 
 ENGINES: Final = 32
 SLOWEST: Final = 10
 ACTIONS: Final = 5
 WORTH: Final = 0.05
 """Share of the excess below which a cause is not worth an action."""
+MORE: Final = 1.1
+"""Times what it cost in the worst stretch: what a cause cost in all is told from here on."""
 _TOUCHED_S: Final = 1e-6
 
 
@@ -66,13 +69,32 @@ def causes(seen: Seen, gained: Gained | None = None) -> tuple[CauseLost, ...]:
 def actions(lost: tuple[CauseLost, ...], gained: Gained | None = None) -> tuple[Action, ...]:
     """What to do: first about what gained most in the worst stretch, then about what cost most.
 
-    What nothing explains comes last.
+    What nothing explains comes last. Each says in which of these orders it stands.
     """
-    order = [each.cause for each in gained.reasons if each.share >= WORTH] if gained is not None else []
-    worth = [each for each in lost if each.share >= WORTH or each.cause in order]
-    worth.sort(key=lambda each: order.index(each.cause) if each.cause in order else len(order))
+    worst = {each.cause: each.seconds for each in gained.reasons if each.share >= WORTH} if gained is not None else {}
+    order = [*worst]
+    worth = [each for each in lost if each.share >= WORTH or each.cause in worst]
+    worth.sort(key=lambda each: order.index(each.cause) if each.cause in worst else len(order))
     worth.sort(key=lambda each: each.kind == "unexplained")
-    return tuple(Action(text=each.action, cause=each.cause, seconds=each.seconds) for each in worth[:ACTIONS])
+    return tuple(
+        Action(
+            text=each.action,
+            cause=each.cause,
+            title=each.title,
+            seconds=each.seconds,
+            worst_seconds=worst.get(each.cause, 0.0),
+            reason=_reason(each, worst.get(each.cause, 0.0)),
+        )
+        for each in worth[:ACTIONS]
+    )
+
+
+def _reason(each: CauseLost, worst_s: float) -> str:
+    """``GPU too hot: 25.1 s of the worst stretch, 32.4 s in all``; without the second where it is the same."""
+    told = [f"{shown_seconds(worst_s)} of the worst stretch"] if worst_s else []
+    if not told or each.seconds > MORE * worst_s:
+        told.append(f"{shown_seconds(each.seconds)} in all")
+    return f"{each.title}: {', '.join(told)}"
 
 
 def engines(inputs: Inputs, seen: Seen) -> tuple[Engine, ...]:
@@ -81,6 +103,7 @@ def engines(inputs: Inputs, seen: Seen) -> tuple[Engine, ...]:
     for i in seen.engines:
         mine = seen.members(i)
         group = seen.of(i)
+        cause, _ = main_cause(seen.by_cause[mine].sum(axis=0))
         found.append(
             Engine(
                 server=group.server,
@@ -93,18 +116,29 @@ def engines(inputs: Inputs, seen: Seen) -> tuple[Engine, ...]:
                 slow_requests=int((mine & seen.slow).sum()),
                 token_seconds=float(seen.duration_s[mine].sum()),
                 excess_seconds=float(seen.excess_s[mine].sum()),
-                cause=main_cause(seen.by_cause[mine].sum(axis=0))[0],
+                cause=cause,
+                title=TITLES.get(cause, ""),
             )
         )
     return tuple(sorted(found, key=lambda each: (-each.excess_seconds, -each.requests))[:ENGINES])
 
 
 def slowest(inputs: Inputs, seen: Seen) -> tuple[SlowRequest, ...]:
-    """Slow requests to look at: the most excess first; where nothing is expected yet, the most time per token."""
+    """Slow requests to look at: of each main cause the slowest, then of each the next, so that what costs most does not
+    hide the others. Slowest is by excess; where nothing is expected yet, by time per token.
+    """
     weights = seen.response if seen.is_cold else seen.excess_s
     candidates = np.flatnonzero(seen.slow)
-    order = candidates[np.argsort(-weights[candidates], kind="stable")]
-    return tuple(_slow_request(inputs, seen, int(row)) for row in order[:SLOWEST])
+    order = candidates[np.argsort(-weights[candidates], kind="stable")].tolist()
+    # Where nothing is expected nothing has a cause: they are of one.
+    causes = seen.by_cause.argmax(axis=1)
+    rounds: dict[int, int] = {}
+    turns = []
+    for row in order:
+        turns.append(rounds.setdefault(int(causes[row]), 0))
+        rounds[int(causes[row])] += 1
+    chosen = [row for _, row in sorted(zip(turns, order, strict=True), key=lambda each: each[0])]
+    return tuple(_slow_request(inputs, seen, row) for row in chosen[:SLOWEST])
 
 
 def place(group: Group, gpu_names: Mapping[str, str]) -> str:
@@ -149,5 +183,6 @@ def _slow_request(inputs: Inputs, seen: Seen, row: int) -> SlowRequest:
         completion_tokens=completion if completion >= 0 else None,
         excess_seconds=float(seen.excess_s[row]),
         cause=cause,
+        title=TITLES.get(cause, ""),
         cause_share=share,
     )

@@ -43,6 +43,7 @@ class Engine(_Part):
     token_seconds: float = Field(description="Sum of its requests' times.")
     excess_seconds: float = Field(description="Of these, those beyond what is usual.")
     cause: str = Field(description="The one that cost most; empty where nothing was slow.")
+    title: str = Field(description="Of that cause.")
 
 
 class CauseLost(_Part):
@@ -117,7 +118,7 @@ class Timeline(_Part):
     per_token_mean: tuple[float | None, ...] = Field(description="Seconds per token of those that ended.")
     excess: tuple[float, ...] = Field(description="Seconds of excess, spread evenly over each request's time.")
     by_cause: dict[str, tuple[float, ...]] = Field(
-        description="The same by cause, those that cost most, at most 6; the rest is excess less their sum."
+        description="The same by cause, those that cost most, at most 12; the rest is excess less their sum."
     )
 
 
@@ -139,7 +140,11 @@ class SlowRequest(_Part):
     completion_tokens: int | None
     excess_seconds: float
     cause: str = Field(description="The main one; empty where nothing was expected of it yet.")
+    title: str = Field(description="Of that cause.")
     cause_share: float = Field(description="Of its excess, 0 to 1.")
+    detailed: bool = Field(
+        default=False, description="/api/v1/explain knows it, just now; of a recording nobody can be asked."
+    )
 
 
 class Correlation(_Part):
@@ -275,6 +280,7 @@ class IncidentBrief(_Part):
 
     id: str
     kind: str
+    title: str = Field(description="Of that kind.")
     severity: Literal["info", "warning", "critical"]
     entity: str
     gpu: str = Field(description="UUID of the one GPU concerned; empty where there is none.")
@@ -290,7 +296,10 @@ class Action(_Part):
 
     text: str
     cause: str
+    title: str = Field(description="Of that cause.")
     seconds: float = Field(description="Lost to that cause.")
+    worst_seconds: float = Field(description="Of these, in the worst stretch and beyond what calm time loses; 0: none.")
+    reason: str = Field(description="What for: GPU too hot: 25.1 s of the worst stretch, 32.4 s in all.")
 
 
 class Diagnosis(_Part):
@@ -304,7 +313,7 @@ class Diagnosis(_Part):
         "null where all of the period is known."
     )
     until: float = Field(description="Unix seconds.")
-    requests: int = Field(description="That ended in it and are kept.")
+    requests: int = Field(description="That ran in it, have ended and are kept.")
     slow_requests: int = Field(
         description="Whose excess is at least 30 % of their expected time and 100 ms; while nothing is expected of "
         "any, the slowest 5 % by time per token."
@@ -314,12 +323,16 @@ class Diagnosis(_Part):
     unexplained_share: float | None = Field(description="Of the excess, 0 to 1; null where there is none.")
     verdict: tuple[str, ...] = Field(description="One to five sentences: what, since when, why, where.")
     causes: tuple[CauseLost, ...] = Field(description="Those that cost anything.")
-    actions: tuple[Action, ...]
+    actions: tuple[Action, ...] = Field(
+        description="First about what gained most in the worst stretch, then about what cost most."
+    )
     matrix: tuple[MatrixRow, ...]
     before_during: BeforeDuring | None = Field(description="Null where nothing was slow.")
     timeline: Timeline | None = Field(description="Null where there are no requests.")
     engines: tuple[Engine, ...] = Field(description="At most 32.")
-    slowest: tuple[SlowRequest, ...] = Field(description="Requests to look at, at most 10.")
+    slowest: tuple[SlowRequest, ...] = Field(
+        description="Requests to look at, at most 10: the slowest of each main cause, then the next of each."
+    )
     incidents: tuple[IncidentBrief, ...] = Field(description="At most 50.")
     correlations: tuple[Correlation, ...] = Field(description="Strong ones, at most 30.")
     tenants: tuple[Interference, ...] = Field(description="One for each engine with more than one tenant, at most 8.")

@@ -1,4 +1,6 @@
-"""The requests of a period with what every part of a diagnosis asks of them: time per token, excess, who was slow.
+"""The requests that ran in a period, with what its parts ask of them: time per token, excess, who was slow.
+
+Of a period until now those are the ones that ended in it; of one that has passed, also those that ended later.
 
 *Slow* is a request whose excess is at least 30 % of its expected time and 100 ms. While nothing is expected of any
 request yet, gpumon having just begun, the slowest 5 % by time per token are taken instead: worth a look, if no proof.
@@ -29,9 +31,9 @@ class Seen:
     """Columns are (requests,)."""
 
     def __init__(self, inputs: Inputs) -> None:
-        end_s = inputs.rows.end_s
-        inside = (end_s >= inputs.from_s) & (end_s <= inputs.to_s)
+        inside = (inputs.rows.end_s >= inputs.from_s) & (inputs.rows.start_s <= inputs.to_s)
         self.rows: Rows = inputs.rows if inside.all() else inputs.rows[inside]
+        self.to_s = inputs.to_s
         self.start_s = self.rows.start_s
         self.end_s = np.maximum(self.rows.end_s, self.start_s)
         self.duration_s: Floats = self.end_s - self.start_s

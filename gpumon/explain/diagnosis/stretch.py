@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from gpumon.catalogue import CAUSES
 from gpumon.explain.diagnosis import figures
+from gpumon.explain.diagnosis.cells import Cells
 from gpumon.explain.diagnosis.figures import Floats, known
 from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.diagnosis.model import BeforeDuring, Change, Period, Timeline
 from gpumon.explain.diagnosis.seen import Seen
 from gpumon.model import Unit
 
-CAUSES_SHOWN: Final = 6
+CAUSES_SHOWN: Final = 12
 HOT: Final = 0.5
 BREAK: Final = 2
 """Cells."""
@@ -76,13 +77,16 @@ class Stretch(NamedTuple):
 
 
 def timeline(inputs: Inputs, seen: Seen) -> Timeline | None:
-    """The period in cells; None where there are no requests."""
+    """The period in cells; None where there are no requests. Those of a short one are narrower than those in which the
+    worst stretch is looked for."""
     if not len(seen):
         return None
-    cells = seen.cells
-    ended = cells.at(seen.end_s)
+    cells = Cells(seen.cells.start_s, seen.to_s, fine=True)
+    # What ran in the period may have ended after it.
+    inside = np.flatnonzero(seen.end_s <= seen.to_s)
+    ended = cells.at(seen.end_s[inside])
     order = np.argsort(ended, kind="stable")
-    parts = np.split(order, np.searchsorted(ended[order], np.arange(1, cells.count)))
+    parts = np.split(inside[order], np.searchsorted(ended[order], np.arange(1, cells.count)))
     totals = seen.by_cause.sum(axis=0)
     shown = [i for i in np.argsort(-totals, kind="stable").tolist() if totals[i] > 0][:CAUSES_SHOWN]
     return Timeline(

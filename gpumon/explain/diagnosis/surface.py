@@ -149,8 +149,8 @@ def _of_counts(values: Floats) -> _Binned:
     places[finite] = (exponents - lowest) // step
     labels = []
     for first in range(lowest, highest + 1, step):
-        least = 0 if first == 0 else 2 ** (first - 1)
-        labels.append(f"{least} to {2 ** (first + step - 1) - 1}" if first or step > 1 else "0")
+        least, most = 0 if first == 0 else 2 ** (first - 1), 2 ** (first + step - 1) - 1 if first or step > 1 else 0
+        labels.append(f"{least} to {most}" if least < most else f"{least}")
     return _Binned(tuple(labels), places)
 
 

@@ -7,10 +7,12 @@ from typing import Final
 
 import numpy as np
 
+from gpumon.catalogue import TITLES
+from gpumon.detect.incident import Incident
 from gpumon.explain.causes import INDEX, TABLE, UNEXPLAINED
-from gpumon.explain.diagnosis.figures import LEAST
+from gpumon.explain.diagnosis.figures import LEAST, quantile
 from gpumon.explain.diagnosis.gains import Gained, Reason
-from gpumon.explain.diagnosis.incidents import concerning, held_in, meanwhile, more_like, summary, telling
+from gpumon.explain.diagnosis.incidents import concerning, concerns, held_in, meanwhile, more_like, telling
 from gpumon.explain.diagnosis.inputs import Inputs
 from gpumon.explain.diagnosis.losses import WORTH, kind_of, place
 from gpumon.explain.diagnosis.model import CauseKind, Interference
@@ -49,15 +51,14 @@ def verdict(
     why = gained.reasons
     explained_s = float(np.delete(seen.by_cause, INDEX[UNEXPLAINED], axis=1).sum())
     of_time = excess_s / time_s if time_s > 0 else 1.0
+    unexplained = percent(max(0.0, round(1.0 - explained_s / excess_s, 4)))
+    who, they = (f"all {len(seen):,} together", "they") if len(seen) > 1 else ("it", "it")
     lost = (
-        f"{shown_seconds(excess_s)} of their {shown_seconds(time_s)} ({percent(of_time)}) were beyond what "
-        f"is usual, {percent(max(0.0, round(1.0 - explained_s / excess_s, 4)))} of that unexplained."
+        f"{who} lost {shown_seconds(excess_s)} beyond what is usual, {percent(of_time)} of the {shown_seconds(time_s)} "
+        f"that {they} took; {unexplained} of what was lost is unexplained."
     )
-    requests = f"{len(seen):,} request{'' if len(seen) == 1 else 's'}"
     sentences = [
-        f"{slow:,} of {requests} {'was' if slow == 1 else 'were'} slow: {lost}"
-        if slow
-        else f"None of {requests} was slow by itself, yet {lost}",
+        f"{_slow_of(slow, len(seen))}; {lost}",
         _when(inputs, seen, stretch, gained),
         _why(why, of=f" of the other {shown_seconds(gained.seconds)}" if _tells_usual(stretch, gained) else ""),
     ]
@@ -77,6 +78,11 @@ def named(group: Group, gpu_names: Mapping[str, str]) -> str:
     """``vllm/llama-70b on GPUs 2, 3``. gpu_names: index by UUID."""
     where = place(group, gpu_names)
     return f"{group.name}{' on ' if group.gpus else ', '}{where}" if where else group.name
+
+
+def _slow_of(slow: int, requests: int) -> str:
+    of = f"{requests:,} request{'' if requests == 1 else 's'}"
+    return f"{slow:,} of {of} {'was' if slow == 1 else 'were'} slow" if slow else f"None of {of} was slow by itself"
 
 
 def _nothing_slow(inputs: Inputs, seen: Seen, slow: int) -> str:
@@ -100,7 +106,11 @@ def _nothing_slow(inputs: Inputs, seen: Seen, slow: int) -> str:
 def _found_meanwhile(inputs: Inputs) -> tuple[str, ...]:
     """What was wrong all the same."""
     found = meanwhile(held_in(concerning(inputs), inputs.from_s, inputs.to_s))
-    return tuple(f"Yet {each.kind} on {each.entity.name}: {summary(each)}." for each in found[:FOUND])
+    return tuple(f"Yet {_found(each)}: {each.summary}." for each in found[:FOUND])
+
+
+def _found(incident: Incident) -> str:
+    return f"{TITLES[incident.kind]} on {incident.entity.name}"
 
 
 def _tells_usual(stretch: Stretch, gained: Gained) -> bool:
@@ -112,7 +122,7 @@ def _when(inputs: Inputs, seen: Seen, stretch: Stretch, gained: Gained) -> str:
     on = f"most of it on {named(seen.of(stretch.engine), inputs.gpu_names)}"
     start_s, end_s = seen.cells.period(stretch.first, stretch.last)
     # Nothing is known of what came after the newest request that has ended.
-    newest_s = float(seen.end_s.max())
+    newest_s = min(float(seen.end_s.max()), inputs.to_s)
     is_last = end_s >= newest_s
     lost = f"{shown_seconds(stretch.excess_s)} lost ({percent(stretch.excess_s / float(seen.excess_s.sum()))} of all)"
     if _tells_usual(stretch, gained):
@@ -121,7 +131,7 @@ def _when(inputs: Inputs, seen: Seen, stretch: Stretch, gained: Gained) -> str:
         return f"It was so all the time, {on}."
     start, newest = (shown_clock(inputs.to_unix(each)) for each in (start_s, newest_s))
     if is_last and inputs.to_s - newest_s < GOES_ON_S:
-        until = f"still held at {newest} UTC" if inputs.is_live else "goes on"
+        until = f"still held at {newest} UTC" if inputs.is_live else "held until the end"
         return f"It began about {start} UTC and {until}, {on}: {lost}."
     if is_last:
         return f"It began about {start} UTC and was so until the last request ended, at {newest} UTC, {on}: {lost}."
@@ -145,15 +155,23 @@ def _reason(each: Reason, of: str = "") -> str:
 
 
 def _where(inputs: Inputs, seen: Seen, main: Reason, stretch: Stretch) -> str:
-    """What incidents say of it. Load grows behind a fault: of one that held meanwhile is told first."""
-    held = held_in(concerning(inputs), *seen.cells.period(stretch.first, stretch.last))
-    behind = meanwhile(held)
-    if kind_of(main.cause) != "fault" and behind:
-        return f"Meanwhile {behind[0].kind} on {behind[0].entity.name}, which may be behind it: {summary(behind[0])}."
+    """What incidents say of the engine that lost most to the main cause: where it was found, and, of load, which fault
+    it may have grown behind. That must have begun before it: what begins in its midst is a coincidence, or follows.
+    """
+    engine = seen.of(main.engine)
+    period = seen.cells.period(*stretch.run)
+    held = [each for each in held_in(concerning(inputs), *period) if concerns(each, engine, inputs.held)]
     found = telling(held, main.cause)
-    if not found:
-        return ""
-    return f"Found on {found[0].entity.name}: {summary(found[0])}{more_like(found)}."
+    told = [f"Found on {found[0].entity.name}: {found[0].summary}{more_like(found)}"] if found else []
+    if kind_of(main.cause) != "fault":
+        # Excess is spread over a request's time: the stretch begins a request before what slowed it.
+        mine = within(seen, main.engine, period)
+        early_s = max(seen.cells.width_s, quantile(seen.duration_s[mine], 0.5) or 0.0)
+        behind = [each for each in meanwhile(held) if each.since_s <= period[0] + early_s and each not in found]
+        if behind:
+            told.append(f"meanwhile {_found(behind[0])}, which may be behind it: {behind[0].summary}")
+    text = "; ".join(told)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _who(seen: Seen, stretch: Stretch, main: Reason, tenants: tuple[Interference, ...]) -> str:
@@ -212,7 +230,7 @@ def _notes(inputs: Inputs, seen: Seen, stretch: Stretch | None) -> Iterator[str]
         )
     if not count:
         late = " They are explained some seconds after their end (explain.delay_s)." if inputs.is_live else ""
-        yield f"Without requests there is nothing to explain: see whether traces arrive, `gpumon doctor`.{late}"
+        yield f"Without requests there is nothing to explain: see whether traces arrive (gpumon doctor).{late}"
         return
     if inputs.is_live:
         newest = shown_clock(inputs.to_unix(float(seen.end_s.max())))

@@ -32,6 +32,8 @@ class _Queue:
     at_s: float | None = None
     waits: float = 0.0
     """Evidence at the last reading."""
+    waiting: float = 0.0
+    """Requests, likewise."""
     usual: Usual = field(default_factory=lambda: Usual(120, 5, settles=450))
     """Requests waiting."""
 
@@ -54,10 +56,12 @@ class Queueing:
             since_s, queue.at_s = queue.at_s, at_s
             if since_s is None or at_s > since_s:
                 batch = running.get(labels)
+                most, queue.waiting = max(waiting, queue.waiting), waiting
                 before, queue.waits = queue.waits, self._waits(queue, waiting, batch, usages.get(labels))
                 evidence = confirmed(max(before, queue.waits), is_found=server_name(labels) in found)
                 if evidence > 0 and since_s is not None:
-                    fact = Fact("requests_waiting", waiting, Unit.NONE, queue.usual.value)
+                    # Between the two readings; at the later one the queue may be gone.
+                    fact = Fact("requests_waiting", most, Unit.NONE, queue.usual.value)
                     yield Sign("queueing", server_key(labels), since_s, at_s, evidence, 0.0, fact)
                 queue.usual.feed(waiting, evidence)
             if queue.waits > 0:

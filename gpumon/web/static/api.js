@@ -1,4 +1,4 @@
-// Questions to the JSON API. What goes wrong is an Error whose text is the API's own line for a person.
+// Questions to the JSON API. What fails is an Error whose text is a line for a person: the API's own, if it has one.
 
 const PATIENCE_MS = 15_000;
 
@@ -26,13 +26,29 @@ export async function ask(path, parameters = {}, signal = null) {
   const address = `api/v1/${path}${query.size ? `?${query}` : ""}`;
   const patience = AbortSignal.timeout(PATIENCE_MS);
   let answer;
+  let said;
   try {
     answer = await fetch(address, {signal: signal ? AbortSignal.any([signal, patience]) : patience});
+    said = await answer.text();
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Refused(0, `gpumon does not answer: ${address} (${error.message})`);
+    throw new Refused(0, silent(patience));
   }
-  if (answer.ok) return answer.json();
-  const problem = answer.headers.get("content-type")?.includes("json") ? await answer.json() : {};
-  throw new Refused(answer.status, problem.detail ?? `${address}: ${answer.status} ${answer.statusText}`);
+  const found = parsed(said);
+  if (found !== undefined && answer.ok) return found;
+  const status = `HTTP ${answer.status} ${answer.statusText}`.trimEnd();
+  throw new Refused(answer.status, found?.detail ?? `gpumon does not answer; what does is something else (${status}).`);
+}
+
+const silent = (patience) =>
+  patience.aborted ? `gpumon has not answered within ${PATIENCE_MS / 1000} s.` : "gpumon does not answer.";
+
+/** Undefined where it is no JSON. */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    if (error instanceof SyntaxError) return undefined;
+    throw error;
+  }
 }

@@ -6,22 +6,19 @@ import {choice, h, table} from "./dom.js";
 import {clock, known, percent, seconds} from "./units.js";
 import {inks} from "./lines.js";
 import {dates, plain, plotPlace} from "./plot.js";
+import {labelled, together} from "./points.js";
+import {HIGH, LOW, MEANINGS} from "./states.js";
 
 export const title = "Bound";
 export const minutes = "10";
 const EVERY_MS = 10_000;
-/** As gpumon_gpu_bound_seconds_total is counted: docs/ARCHITECTURE.md. */
-const LOW = 0.3;
-const HIGH = 0.6;
-const MEANINGS = {
-  compute: "the SMs are busy and the DRAM is not: prefill, large batches",
-  memory: "reading weights and KV cache limits: decoding",
-  balanced: "neither is at its limit, or both",
-  starved: "little goes on though requests are open: the GPU waits for its host",
-  idle: "nothing to do",
-};
 const SCALE = Array.from({length: 9}, (_, n) => [n / 8, sequential(n / 8).background.replaceAll(" ", ",")]);
-const SYMBOLS = ["circle", "square", "diamond", "cross", "triangle-up", "star", "hexagon", "x"];
+/** Of less than this, times need their seconds. */
+const SHORT_S = 400;
+const HEIGHT = 460;
+const MARGINS = {l: 60, r: 15, t: 10, b: 45};
+/** Ticks of a share. */
+const SHARES = {tickvals: [0, 0.2, 0.4, 0.6, 0.8, 1], ticktext: ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]};
 
 export function show(place, context) {
   const {parameters, signal, minutes: wanted} = context;
@@ -65,7 +62,11 @@ export function show(place, context) {
     h("section", {}, overTitle, over.element),
     h("section", {}, h("h2", {}, "Share of this time"), shares),
   );
+  /** Of the plots, as they were answered last. */
+  let told = null;
   context.every(EVERY_MS, tell);
+  // Colours are of dark or light, and labels of the width.
+  context.redraw(() => told && draw().catch(globalThis.tellTrouble));
 
   async function tell() {
     const [points, states] = await Promise.all([
@@ -75,9 +76,19 @@ export function show(place, context) {
     if (signal.aborted) return;
     nothing.hidden = points.gpus.length > 0;
     tellGpus(points.gpus);
-    const chosen = (each) => !gpu || each.gpu === gpu;
-    await Promise.all([drawPoints(points.gpus.filter(chosen), points), drawStates(states.gpus.filter(chosen), states)]);
+    told = {points, states};
+    await draw();
+    if (signal.aborted) return;
     shares.replaceChildren(shareTable(states));
+  }
+
+  function draw() {
+    const {points, states} = told;
+    const chosen = (each) => !gpu || each.gpu === gpu;
+    return Promise.all([
+      drawPoints(points.gpus.filter(chosen), points),
+      drawStates(states.gpus.filter(chosen), states),
+    ]);
   }
 
   function tellGpus(gpus) {
@@ -97,47 +108,51 @@ export function show(place, context) {
   }
 
   function drawPoints(gpus, {start, end, step_seconds: step}) {
-    const {faint, text: dark} = inks();
-    const of = (each) =>
-      colour === "time"
-        ? each.at.map((at) => (at - end) / 60)
-        : each.inter_token_p95_seconds.map((value) => (known(value) ? 1e3 * value : null));
-    const all = gpus.flatMap(of).filter((value) => value !== null);
+    const {text: dark} = inks();
+    const points = together(gpus);
+    const inUnit = ({at, worst}) => (colour === "time" ? (at - end) / 60 : known(worst) ? 1e3 * worst : null);
+    const all = points.map(inUnit).filter((value) => value !== null);
     const [cmin, cmax] = colour === "time" ? [(start - end) / 60, 0] : [Math.min(...all), Math.max(...all)];
     // A scale of our own: plotly's would set styles that the page's policy refuses.
     const [low, high] =
       colour === "time" ? [`${Math.round(-cmin)} minutes ago`, "now"] : [seconds(cmin / 1e3), seconds(cmax / 1e3)];
     legend.replaceChildren(
       ...(all.length
-        ? [colour === "time" ? "Colour: " : "Colour: P95 between tokens, ", `${low} `, scaleBar(), ` ${high}`]
-        : ["Colour: no latency is known of this time"]),
+        ? [colour === "time" ? "Colour: " : "Colour: P95 between tokens, ", `${low} `, scaleBar(), ` ${high}. `]
+        : ["Colour: no latency is known of this time. "]),
+      "Figures beside points: GPUs, several where they do the same.",
     );
-    const data = gpus.map((each, n) => ({
-      type: "scatter",
-      mode: "markers",
-      name: `GPU ${plain(each.gpu)}`,
-      x: each.sm_active,
-      y: each.dram_active,
-      hoverinfo: "text",
-      text: each.at.map(
-        (at, k) =>
-          `GPU ${plain(each.gpu)}, ${clock(at)}: SM ${percent(each.sm_active[k])}, DRAM ${percent(each.dram_active[k])}, P95 ${seconds(each.inter_token_p95_seconds[k])}`,
-      ),
-      marker: {
-        size: 7,
-        symbol: SYMBOLS[n % SYMBOLS.length],
-        color: of(each),
-        cmin,
-        cmax,
-        colorscale: SCALE,
-        showscale: false,
-        line: {width: 0.5, color: dark},
+    const width = Math.max(100, scatter.element.clientWidth - MARGINS.l - MARGINS.r);
+    const labels = labelled(points, width / 1.02, (HEIGHT - MARGINS.t - MARGINS.b) / 1.02);
+    const data = [
+      {
+        type: "scatter",
+        mode: "markers+text",
+        x: points.map(({x}) => x),
+        y: points.map(({y}) => y),
+        text: labels.map(({text}) => plain(text)),
+        textposition: labels.map(({side}) => side),
+        textfont: {size: 12, color: dark},
+        hoverinfo: "text",
+        hovertext: points.map(
+          ({at, x, y, worst, name}) =>
+            `GPU ${plain(name)}, ${clock(at)}: SM ${percent(x)}, DRAM ${percent(y)}, P95 ${seconds(worst)}`,
+        ),
+        marker: {
+          size: 7,
+          color: points.map(inUnit),
+          cmin,
+          cmax,
+          colorscale: SCALE,
+          showscale: false,
+          line: {width: 0.5, color: dark},
+        },
       },
-    }));
+    ];
     const line = {color: dark, width: 1, dash: "dot"};
     const shapes = [
       [HIGH, 0, HIGH, HIGH],
-      [0, HIGH, HIGH, HIGH],
+      [0, HIGH, 1, HIGH],
       [HIGH, HIGH, 1, 1],
       [LOW, 0, LOW, LOW],
       [0, LOW, LOW, LOW],
@@ -145,21 +160,16 @@ export function show(place, context) {
     const named = [
       ["memory bound", 0.3, 0.97],
       ["compute bound", 0.8, 0.04],
-      ["balanced", 0.45, 0.45],
+      ["balanced", 0.45, 0.04],
+      ["balanced", 0.88, 0.66],
       ["idle or starved", 0.15, 0.04],
     ];
-    const annotations = named.map(([text, x, y]) => ({
-      text,
-      x,
-      y,
-      showarrow: false,
-      font: {size: 12},
-      bgcolor: faint,
-      opacity: 0.8,
-    }));
-    const axis = (text) => ({title: {text}, range: [0, 1.02], tickformat: ".0%"});
+    const annotations = named.map(([text, x, y]) => ({text, x, y, showarrow: false, font: {size: 12, color: dark}}));
+    const axis = (text) => ({title: {text}, range: [0, 1.02], ...SHARES});
     return scatter.draw(data, {
-      height: 460,
+      height: HEIGHT,
+      margin: MARGINS,
+      showlegend: false,
       xaxis: axis("SM activity"),
       yaxis: axis(`DRAM bandwidth used, means over ${step} s`),
       shapes,
@@ -168,8 +178,11 @@ export function show(place, context) {
   }
 
   function drawStates(gpus, {start, end, states, step_seconds: step}) {
-    overTitle.textContent = gpu ? `Over time, GPU ${gpu}` : "Over time, mean of all GPUs";
     const moments = [...new Set(gpus.flatMap((each) => each.at))].sort((one, other) => one - other);
+    // What is not known is not drawn as if nothing had been.
+    const begin = Math.max(start, (moments[0] ?? start) - step);
+    const from = begin > start + step ? `, known since ${clock(moments[0])}` : "";
+    overTitle.replaceChildren("Over time ", h("small", {}, gpu ? `GPU ${gpu}` : "mean of all GPUs", from));
     const data = states.map((state) => {
       const sums = new Map();
       for (const each of gpus)
@@ -178,8 +191,9 @@ export function show(place, context) {
         type: "bar",
         name: state,
         x: dates(moments.map((at) => at + step / 2)),
-        y: moments.map((at) => sums.get(at).reduce((sum, share) => sum + share, 0) / sums.get(at).length),
-        hovertemplate: `${state} %{y:.0%}<extra></extra>`,
+        y: moments.map((at) => mean(sums.get(at))),
+        customdata: moments.map((at) => percent(mean(sums.get(at)))),
+        hovertemplate: `${state} %{customdata}<extra></extra>`,
         marker: {color: STATES[state], line: {width: 0}},
       };
     });
@@ -187,15 +201,20 @@ export function show(place, context) {
       height: 300,
       barmode: "stack",
       bargap: 0,
-      xaxis: {type: "date", range: dates([start, end]), tickformat: "%H:%M"},
-      yaxis: {title: {text: "share of time"}, range: [0, 1], tickformat: ".0%"},
+      xaxis: {
+        type: "date",
+        range: dates([begin, end]),
+        tickformat: end - begin < SHORT_S ? "%H:%M:%S" : "%H:%M",
+        nticks: 5,
+      },
+      yaxis: {title: {text: "share of time"}, range: [0, 1], ...SHARES},
     });
   }
 }
 
+const mean = (shares) => (shares.length ? shares.reduce((sum, share) => sum + share, 0) / shares.length : null);
+
 function shareTable({gpus, states}) {
-  const mean = (each, state) =>
-    each.at.length ? each.shares[state].reduce((sum, share) => sum + share, 0) / each.at.length : null;
   return h(
     "div",
     {},
@@ -203,7 +222,7 @@ function shareTable({gpus, states}) {
       "By GPU",
       [
         {title: "GPU", left: true, value: (row) => `GPU ${row.gpu}`},
-        ...states.map((state) => ({title: state, value: (row) => percent(mean(row, state))})),
+        ...states.map((state) => ({title: state, value: (row) => percent(mean(row.shares[state]))})),
       ],
       gpus,
     ),

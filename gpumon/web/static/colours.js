@@ -1,26 +1,53 @@
-// Colours that those who see red and green alike tell apart (Okabe and Ito, Tol), and scales that grow in lightness.
+// Colours: one for each cause for ever, others for GPUs and bound states, and scales that grow in lightness.
 
 import {h} from "./dom.js";
 
-const LOAD = new Set(["queueing", "kv_pressure", "prefill_interference", "batch_growth", "long_context"]);
-const WARM = ["#d55e00", "#cc79a7", "#f0e442", "#882255", "#e69f00", "#6e2c00"];
-const COLD = ["#0072b2", "#56b4e9", "#009e73", "#332288", "#88ccee"];
-const GREY = "#8a8a8a";
-export const LINES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7a00", "#8a8a8a"];
+/**
+ * The same wherever a cause is told, whatever else is shown. Faults are warm, load is blue, what is not known is grey; no
+ * cause is green. Those who see red and green, or blue and yellow, alike tell them apart by lightness: any two are over
+ * 0.06 apart in OKLab as they see them. A name stands beside each, too.
+ */
+export const CAUSES = {
+  thermal_throttle: "#d2002d",
+  power_throttle: "#ff693c",
+  hw_slowdown: "#ff78b4",
+  memory_bandwidth: "#784b69",
+  pcie: "#b469c3",
+  nvlink: "#e196ff",
+  page_faults: "#ffa51e",
+  memory_pressure: "#d2e15a",
+  numa_remote: "#784bc3",
+  cpu_starvation: "#c3c396",
+  queueing: "#2db4d2",
+  kv_pressure: "#0000d2",
+  prefill_interference: "#8787ff",
+  batch_growth: "#87e1ff",
+  long_context: "#2d3c69",
+  straggler: "#c31e96",
+  moe_imbalance: "#780096",
+  gpu_contention: "#a500ff",
+  graph_fallback: "#f0c3d2",
+  process_stopped: "#78004b",
+  gpu_error: "#4b3c00",
+  unexplained: "#878787",
+};
+/** Of a cause that this page does not know yet, too. */
+const GREY = CAUSES.unexplained;
+/** Of GPUs: greens, which no cause has. */
+const LINES = ["#4ba500", "#4b785a", "#78b478", "#1e6900"];
+/** Where there are more GPUs than greens. */
+const DASHES = [[], [6, 3], [2, 2]];
 export const STATES = {compute: "#d55e00", memory: "#0072b2", balanced: "#009e73", starved: "#cc79a7", idle: "#b0b0b0"};
 
-/** By cause, those that cost most first: faults are warm, load is cold, what is not known is grey. */
-export function causeColours(causes) {
-  const found = {};
-  let warm = 0;
-  let cold = 0;
-  for (const cause of causes) {
-    if (found[cause]) continue;
-    if (cause === "unexplained" || !cause) found[cause] = GREY;
-    else found[cause] = LOAD.has(cause) ? COLD[cold++ % COLD.length] : WARM[warm++ % WARM.length];
-  }
-  return found;
-}
+export const causeColour = (cause) => (Object.hasOwn(CAUSES, cause) ? CAUSES[cause] : GREY);
+/** How the line of the nth GPU of a lane looks. */
+export const gpuLine = (n) => ({
+  colour: LINES[n % LINES.length],
+  dash: DASHES[Math.floor(n / LINES.length) % DASHES.length],
+});
+
+/** The colour of a cause beside its name. */
+export const chip = (cause) => h("span", {class: "chip", style: {background: causeColour(cause)}});
 
 const CIVIDIS = [
   [0, 34, 78],

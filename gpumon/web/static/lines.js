@@ -1,4 +1,6 @@
-// A line on a canvas: values over the time, with stretches and moments marked in it.
+// A line on a canvas: values over the time, with stretches and moments marked in it; and the times under it.
+
+import {clock} from "./units.js";
 
 /** The canvas at the size it has on the page, cleared; null where it has none. */
 export function cleared(canvas) {
@@ -58,10 +60,11 @@ export function drawLine(canvas, {at, values, from, to, low = 0, high, bands = [
   });
 }
 
-/** One line in a frame that is there. */
-export function stroke(pen, {at, values, x, y, colour, step = 1}) {
+/** One line in a frame that is there. dash: as of a canvas, [] of a line without gaps. */
+export function stroke(pen, {at, values, x, y, colour, step = 1, dash = []}) {
   pen.strokeStyle = colour;
   pen.lineWidth = 1.5;
+  pen.setLineDash(dash);
   pen.beginPath();
   let before = null;
   values.forEach((value, n) => {
@@ -74,7 +77,30 @@ export function stroke(pen, {at, values, x, y, colour, step = 1}) {
     before = at[n];
   });
   pen.stroke();
+  pen.setLineDash([]);
 }
+
+const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600];
+const TEXT = "11px system-ui, sans-serif";
+
+/** Times of day along a canvas: each whole, none over another. */
+export function drawTimes(canvas, {from, to}, ink) {
+  const sheet = cleared(canvas);
+  if (!sheet) return;
+  const {pen, width} = sheet;
+  pen.font = TEXT;
+  pen.fillStyle = ink.text;
+  const needed = pen.measureText("00:00:00.00").width + 16;
+  const step = STEPS.find((each) => (each * width) / (to - from) >= needed) ?? 7200;
+  for (let n = Math.ceil(from / step); n * step <= to; n += 1) {
+    const x = ((n * step - from) / (to - from)) * width;
+    const text = step < 1 ? `${clock(n * step)}.${hundredths(n * step)}` : clock(n * step);
+    pen.fillRect(Math.min(x, width - 1), 0, 1, 4);
+    if (x + 3 + pen.measureText(text).width <= width) pen.fillText(text, x + 3, 13);
+  }
+}
+
+const hundredths = (moment) => String(Math.floor((moment % 1) * 100 + 0.5) % 100).padStart(2, "0");
 
 /** Stretches in which a signal was above 0. */
 export function stretches(at, values) {

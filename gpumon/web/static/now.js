@@ -1,15 +1,28 @@
-// Now: every GPU as a strip of its last two minutes, the servers, and the incidents that are open.
+// Now: every GPU as a strip of its last two minutes, the servers, and the incidents that are open or closed lately.
 
-import {h, say} from "./dom.js";
+import {h, say, term} from "./dom.js";
 import {incidentCard} from "./incidents.js";
 import {drawLine, inks, stretches} from "./lines.js";
 import {WINDOW_S} from "./live.js";
+import {called, learn} from "./names.js";
+import {askRecent, recentList} from "./recent.js";
+import {MEANINGS} from "./states.js";
 import {amount, clock, count, counted, known, percent, rate, seconds, words} from "./units.js";
 
 export const title = "Now";
 export const minutes = null;
 /** Servers' pages are read so often, or less. */
 const PAGES_S = 3;
+const RECENT_MS = 10_000;
+const SERVER_WORDS = {
+  "tokens late by":
+    "how much later the tokens of all its requests came than is usual under the load that there was, added up: 2 s " +
+    "each second is as if two requests stood still all the time",
+  "TTFT P99": "time to first token: of 100 requests 99 had their first token sooner",
+  "Between tokens P99": "from one token of a request to its next: 99 of 100 were shorter",
+  Queue: "requests that the server has taken and not begun",
+  "KV cache": "how much of the memory for the contexts of requests is in use",
+};
 
 const total = (gpu) => gpu.memory_total_bytes;
 /** What a strip shows: title, signal of the history, text, and the top of its scale. */
@@ -33,10 +46,7 @@ const GPU_STATS = [
   [
     "Temperature",
     "temperature_celsius",
-    (gpu) =>
-      known(gpu.temperature_margin_celsius)
-        ? `${amount(gpu.temperature_celsius, "celsius")}, ${count(gpu.temperature_margin_celsius)} °C to limit`
-        : amount(gpu.temperature_celsius, "celsius"),
+    (gpu) => `${amount(gpu.temperature_celsius, "celsius")}${toLimit(gpu.temperature_margin_celsius)}`,
     () => 100,
     "celsius",
   ],
@@ -67,13 +77,21 @@ function of(value, limit, unit) {
   return whole.endsWith(` ${name}`) ? `${number} of ${whole}` : `${figure} of ${whole}`;
 }
 
-export function show(place, {live, signal, redraw}) {
+function toLimit(margin) {
+  if (!known(margin)) return "";
+  if (margin === 0) return ", at its limit";
+  return margin > 0 ? `, ${count(margin)} °C to limit` : `, ${count(-margin)} °C over limit`;
+}
+
+export function show(place, {live, signal, redraw, every, once, answered}) {
   const incidents = h("div", {class: "cards"});
+  const recent = h("div", {});
   const gpus = h("div", {class: "strips"});
   const servers = h("div", {class: "strips"});
   const moment = h("small", {});
   place.append(
     h("section", {"aria-labelledby": "incidents-title"}, h("h2", {id: "incidents-title"}, "Open incidents"), incidents),
+    recent,
     h(
       "section",
       {"aria-labelledby": "gpus-title"},
@@ -87,6 +105,7 @@ export function show(place, {live, signal, redraw}) {
         h("span", {class: "key mark"}),
         " incident began",
       ),
+      terms("What limits a GPU: ", MEANINGS),
       gpus,
     ),
     h(
@@ -94,15 +113,30 @@ export function show(place, {live, signal, redraw}) {
       {"aria-labelledby": "servers-title"},
       h("h2", {id: "servers-title"}, "Servers"),
       h("p", {class: "hint"}, "Figures: the last one to two minutes. Lines: the last two minutes; of latencies, P95."),
+      terms("What is ", SERVER_WORDS),
       servers,
     ),
   );
   const strips = new Map();
+  let closed = [];
+  let open = new Set();
+  let told = null;
+  const askClosed = async () => {
+    closed = await askRecent(signal);
+    update();
+  };
   const update = () => {
-    if (document.hidden || !live.snapshot) return;
+    if (document.hidden || !live.snapshot || signal.aborted) return;
     const {snapshot} = live;
+    answered();
     say(moment, `at ${clock(snapshot.at)}`);
-    tellIncidents(incidents, live.incidents);
+    learn(live.incidents);
+    if (!isTold(told, live.incidents)) tellIncidents(incidents, (told = live.incidents));
+    const before = open;
+    open = new Set(live.incidents.map((each) => each.id));
+    const over = closed.filter((each) => !open.has(each.id));
+    recentList(recent, over, snapshot.at);
+    if ([...before].some((id) => !open.has(id))) once(askClosed);
     const ink = inks();
     keep(
       gpus,
@@ -110,7 +144,7 @@ export function show(place, {live, signal, redraw}) {
       snapshot.gpus,
       (gpu) => gpu.uuid,
       gpuStrip,
-      (strip, gpu) => setGpu(strip, gpu, snapshot.at, live, ink),
+      (strip, gpu) => setGpu(strip, gpu, snapshot, live, ink),
       `No GPU is known: NVML ${snapshot.nvml.state}${snapshot.nvml.error ? `, ${snapshot.nvml.error}` : ""}.`,
     );
     keep(
@@ -125,6 +159,13 @@ export function show(place, {live, signal, redraw}) {
   };
   live.listen(update, signal);
   redraw(update);
+  every(RECENT_MS, askClosed);
+}
+
+/** Words, each of which tells what it means. */
+function terms(before, meanings) {
+  const all = Object.entries(meanings).flatMap(([word, meaning], n) => [n ? ", " : before, term(word, meaning)]);
+  return h("p", {class: "hint"}, all);
 }
 
 /** One element for each thing that there is, in its order; those of things that are gone are dropped. */
@@ -143,12 +184,16 @@ function keep(place, strips, things, key, make, set, nothing) {
   things.forEach((thing, n) => set(wanted[n], thing));
 }
 
+/** Told anew, an incident is another object. */
+const isTold = (told, open) => told?.length === open.length && open.every((each, n) => each === told[n]);
+
 function tellIncidents(place, open) {
-  const told = open.map((each) => each.id + each.severity + each.summary).join() || "none";
-  if (place.dataset.told === told) return;
-  place.dataset.told = told;
   place.replaceChildren(...(open.length ? open.map((each) => incidentCard(each)) : [h("p", {}, "None.")]));
 }
+
+/** Models whose servers are on this GPU. */
+const modelsOn = (uuid, servers) =>
+  servers.filter((each) => each.gpus.some((gpu) => gpu.uuid === uuid)).map((each) => each.model || each.server);
 
 function stat(name) {
   const value = h("span", {class: "value"}, "-");
@@ -182,7 +227,7 @@ const serverStrip = (each) =>
     `Server ${each.server}, ${each.model}`,
   );
 
-function setGpu({element, badges, note, stats}, gpu, at, live, ink) {
+function setGpu({element, badges, note, stats}, gpu, {at, servers}, live, ink) {
   const past = live.past(gpu.uuid) ?? {at: [], signals: {}};
   const frame = {
     from: at - WINDOW_S,
@@ -199,13 +244,14 @@ function setGpu({element, badges, note, stats}, gpu, at, live, ink) {
     stats[n].element.title = `the line's scale: 0 to ${amount(high, unit)}`;
     drawLine(stats[n].canvas, {...frame, at: past.at, values, high});
   });
-  say(note, `${gpu.name}${gpu.bound ? `, ${mostly(gpu.bound)}` : ""}`);
+  const parts = [gpu.name, ...modelsOn(gpu.uuid, servers), gpu.bound ? mostly(gpu.bound) : ""];
+  say(note, parts.filter(Boolean).join(" · "));
   const held = (gpu.throttled_by ?? []).filter((reason) => reason !== "low_utilization");
   setBadges(badges, [
     ...(gpu.present ? [] : [["bad", "lost or not answering"]]),
     ...(held.length ? [["bad", `held down: ${held.map(words).join(", ")}`]] : []),
     ...gpu.xids.map((each) => ["warn", `XID ${each.xid}, ${counted(each.count, "time")}`]),
-    ...gpu.incidents.map((each) => ["bad", words(each.kind), `#/why?incident=${encodeURIComponent(each.id)}`]),
+    ...gpu.incidents.map((each) => ["bad", called(each.kind), `#/why?incident=${encodeURIComponent(each.id)}`]),
   ]);
   element.classList.toggle("held", held.length > 0);
 }
@@ -240,7 +286,8 @@ function setServer({badges, note, stats}, each, at, live, ink) {
       each.server,
       each.gpus.length ? `GPU ${each.gpus.map((gpu) => gpu.gpu ?? gpu.uuid).join(", ")}` : "",
       cause && each.late_seconds_per_second >= 0.001
-        ? `tokens late by ${seconds(each.late_seconds_per_second)} each second, most by ${words(cause[0])}`
+        ? `tokens late by ${seconds(each.late_seconds_per_second)} each second, all requests together, ` +
+          `most by ${called(cause[0])}`
         : "",
     ]
       .filter(Boolean)
@@ -251,7 +298,7 @@ function setServer({badges, note, stats}, each, at, live, ink) {
     ...(each.errors_per_second > 0 ? [["warn", rate(each.errors_per_second, "errors")]] : []),
     ...each.incidents.map((incident) => [
       "bad",
-      words(incident.kind),
+      called(incident.kind),
       `#/why?incident=${encodeURIComponent(incident.id)}`,
     ]),
   ]);

@@ -3,7 +3,7 @@
 import {Live} from "./live.js";
 import {Refused, ask} from "./api.js";
 import {h, say} from "./dom.js";
-import {duration} from "./units.js";
+import {since, stamp, tellNode, tellRestart, tellState} from "./frame.js";
 
 const VIEWS = [
   ["now", "Now"],
@@ -21,14 +21,13 @@ const rangeLabel = document.getElementById("range");
 const range = rangeLabel.querySelector("select");
 const pauseButton = document.getElementById("pause");
 const themeButton = document.getElementById("theme");
+const tools = document.querySelector(".tools");
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const live = new Live((text, state) => {
-  const place = document.getElementById("live");
-  say(place, text);
-  place.dataset.state = state;
-});
+const live = new Live((text, state) => tellState(live, text, state));
 let paused = false;
 let leaving = new AbortController();
+/** Whether a view was shown before. */
+let shown = false;
 
 /** What an address says: #/view/id?parameters. One that cannot be read is that of Now; wrong says so. */
 function route() {
@@ -62,6 +61,9 @@ async function show() {
   leaving = new AbortController();
   const {signal} = leaving;
   const {name, id, parameters, wrong} = route();
+  const isKept = tools.contains(document.activeElement);
+  mark(name, id, parameters);
+  tellRestart(parameters);
   main.replaceChildren(); // the old view is not of this address, whatever comes of it
   const view = await import(`./${name}.js`);
   if (signal.aborted) return;
@@ -76,14 +78,37 @@ async function show() {
   range.value = minutes;
   const problem = h("p", {class: "problem", role: "status", hidden: true});
   const place = h("div", {class: `view ${name}`});
-  const lost = wrong ? h("p", {class: "lost", role: "status"}, wrong) : null;
-  main.replaceChildren(...[h("h1", {}, view.title), lost, problem, place].filter(Boolean));
+  const lost = wrong ? [h("p", {class: "lost", role: "status"}, wrong)] : [];
+  const heading = h("h1", {tabindex: "-1"}, view.title);
+  main.replaceChildren(heading, ...lost, problem, place);
   main.dataset.view = name;
-  view.show(place, context(name, id, parameters, minutes, signal, problem));
+  // What had the focus is gone, or was the way to here. The first view leaves it where browsers put it.
+  if (shown && !isKept) heading.focus({preventScroll: true});
+  shown = true;
+  view.show(place, context(name, id, parameters, minutes, signal, problem, place));
+  if (name === "why" && parameters.has("incident")) tellUnknown(heading, parameters.get("incident"), signal);
+}
+
+/** An address that is shown gets the run of gpumon that it is of, unless it has one. */
+function mark(name, id, parameters) {
+  if (stamp(id, parameters)) history.replaceState(history.state, "", address(name, id, parameters));
+}
+
+/** That an incident is not there any more, or never was: the view only shows those that are. */
+async function tellUnknown(heading, id, signal) {
+  try {
+    await ask(`incidents/${encodeURIComponent(id)}`, {}, signal);
+  } catch (error) {
+    if (signal.aborted) return;
+    if (!(error instanceof Refused)) throw error;
+    if (error.status !== 404 && error.status !== 422) return; // the view asks the same, and tells
+    const known = `known are those that are open, and the last that closed since gpumon started${since()}`;
+    heading.after(h("p", {class: "lost", role: "status"}, `No incident has the id ${id.slice(0, 60)}: ${known}.`));
+  }
 }
 
 /** What a view has: its part of the address, the live node, and work that is done again and again. */
-function context(name, id, parameters, minutes, signal, problem) {
+function context(name, id, parameters, minutes, signal, problem, place) {
   return {
     id,
     parameters,
@@ -96,6 +121,8 @@ function context(name, id, parameters, minutes, signal, problem) {
         if (value) parameters.set(key, value);
         else parameters.delete(key);
       }
+      if (changes.cell) parameters.delete("run");
+      stamp(id, parameters);
       history.pushState(null, "", address(name, id, parameters));
     },
     /** Once at once, then so long after each time, not while paused or unseen. What it cannot have is told. */
@@ -103,13 +130,22 @@ function context(name, id, parameters, minutes, signal, problem) {
       let done = false;
       let timer = 0;
       const run = async () => {
-        if (!done || !(paused || document.hidden)) done = (await attempt(work, signal, problem)) || done;
+        timer = 0;
+        if (!done || !(paused || document.hidden)) done = (await attempt(work, signal, problem, place)) || done;
         if (!signal.aborted) timer = setTimeout(run, ms);
       };
+      const atOnce = () => {
+        if (!timer) return;
+        clearTimeout(timer);
+        run();
+      };
+      addEventListener("again", atOnce, {signal});
       signal.addEventListener("abort", () => clearTimeout(timer));
       run();
     },
-    once: (work) => attempt(work, signal, problem),
+    once: (work) => attempt(work, signal, problem, place),
+    /** There is something under the headings. */
+    answered: () => answered(place),
     /** Calls on every change of dark and light, and of the window's width. */
     redraw(draw) {
       addEventListener("resize", draw, {signal});
@@ -118,18 +154,30 @@ function context(name, id, parameters, minutes, signal, problem) {
   };
 }
 
-async function attempt(work, signal, problem) {
+async function attempt(work, signal, problem, place) {
   try {
     await work();
   } catch (error) {
     if (signal.aborted) return false;
+    const isSilent = error.status === 0;
+    problem.classList.toggle("silence", isSilent && isAnswered(place));
+    // Before the first answer there is nothing under the headings.
+    if (isSilent && !isAnswered(place)) place.classList.add("unanswered");
     if (!(error instanceof Refused)) globalThis.tellTrouble(error.stack ?? error);
     say(problem, error.message);
     problem.hidden = false;
     return false;
   }
+  answered(place);
   problem.hidden = true;
   return true;
+}
+
+const isAnswered = (place) => place.dataset.answered === "yes";
+
+function answered(place) {
+  place.dataset.answered = "yes";
+  place.classList.remove("unanswered");
 }
 
 function pause() {
@@ -177,20 +225,11 @@ async function fetchViews() {
   await Promise.all([...NAMES].map((name) => import(`./${name}.js`)));
 }
 
-async function tellNode() {
-  const node = await ask("node");
-  const off = node.off.map((each) => `${each.part} (${each.why})`);
-  const down = node.sources.filter((each) => !each.up).map((each) => each.source);
-  say(
-    document.getElementById("node"),
-    [
-      `${node.name}, gpumon ${node.version}${node.demo ? ", simulated node" : ""}, up ${duration(node.uptime_seconds)}`,
-      `NVML ${node.nvml.state}${node.nvml.error ? `: ${node.nvml.error}` : ""}`,
-      ...(node.nvml.driver_version ? [`driver ${node.nvml.driver_version}`] : []),
-      ...(down.length ? [`down: ${down.join(", ")}`] : []),
-      ...(off.length ? [`off: ${off.join("; ")}`] : []),
-    ].join(" · "),
-  );
+async function askNode() {
+  await tellNode();
+  const {name, id, parameters} = route();
+  mark(name, id, parameters);
+  tellRestart(parameters);
 }
 
 function begin() {
@@ -204,6 +243,7 @@ function begin() {
     const {name, id, parameters} = route();
     parameters.set("minutes", range.value);
     parameters.delete("cell");
+    parameters.delete("run");
     location.hash = address(name, id, parameters);
   });
   pauseButton.addEventListener("click", pause);
@@ -213,11 +253,10 @@ function begin() {
   addEventListener("hashchange", show);
   setTheme(stored() ?? (dark.matches ? "dark" : "light"));
   live.begin();
-  const node = () =>
-    tellNode()
-      .catch((error) => say(document.getElementById("node"), error.message))
-      .then(() => setTimeout(node, NODE_MS));
-  node();
+  const node = () => askNode().catch((error) => say(document.getElementById("node"), error.message));
+  const again = () => node().then(() => setTimeout(again, NODE_MS));
+  again();
+  addEventListener("again", node);
   return show().then(fetchViews);
 }
 

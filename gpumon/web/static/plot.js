@@ -56,7 +56,7 @@ export function plotPlace(context, label) {
       legend: {orientation: "h", y: -0.2},
       ...last.layout,
     };
-    for (const name of ["xaxis", "yaxis", "yaxis2"]) if (layout[name]) layout[name] = {...axis, ...layout[name]};
+    for (const name of ["xaxis", "yaxis"]) if (layout[name]) layout[name] = {...axis, ...layout[name]};
     await library.react(element, last.data, layout, {displayModeBar: false, responsive: true});
   };
   addEventListener("theme", () => redraw().catch(globalThis.tellTrouble), {signal: context.signal});

@@ -1,10 +1,13 @@
 // One request: its tokens and what GPUs, processes, server and host did meanwhile; the cause of each slow gap.
 
-import {ask, askIfThere} from "./api.js";
-import {causeColours} from "./colours.js";
-import {choice, h, table} from "./dom.js";
-import {slowOnes, tracks} from "./tracks.js";
-import {amount, clock, count, counted, day, known, percent, seconds, words} from "./units.js";
+import {askIfThere} from "./api.js";
+import {causeColour, chip} from "./colours.js";
+import {choice, firstOf, h, table} from "./dom.js";
+import {slowOnes} from "./lanes.js";
+import {called, learn} from "./names.js";
+import {tracks} from "./tracks.js";
+import {clock, count, counted, day, known, percent, seconds} from "./units.js";
+import {gpuNames, idToCopy, processesNow, whereHeld} from "./whose.js";
 
 export const title = "One request";
 export const minutes = null;
@@ -13,23 +16,51 @@ const GAPS = 12;
 
 export function show(place, context) {
   context.once(async () => {
-    const [trace, line] = await Promise.all([
-      ask("explain", {trace_id: context.id}, context.signal),
+    let lost = "";
+    const [trace, line, gpus] = await Promise.all([
+      askIfThere((text) => (lost = text), "explain", {trace_id: context.id}, context.signal),
       askIfThere(() => {}, "timeline", {trace_id: context.id}, context.signal),
+      askIfThere(() => {}, "gpus", {}, context.signal),
     ]);
-    if (!context.signal.aborted) tell(place, context, trace, line);
+    if (context.signal.aborted) return;
+    if (trace) tell(place, context, trace, line, gpus?.gpus);
+    else place.append(...notKnown(context.id, lost));
   });
 }
 
-function tell(place, context, trace, line) {
+function notKnown(id, text) {
+  // The API ends with an address of its own; here it is the page's that help.
+  const reason = text.replace(/;[^;]*\/api\/[^;]*$/, ".");
+  return [
+    h("p", {class: "dim"}, "Trace ", h("code", {}, id)),
+    h(
+      "div",
+      {class: "lost", role: "status"},
+      h("p", {}, reason),
+      h(
+        "p",
+        {},
+        "Look for requests that are known: ",
+        h("a", {href: "#/latency"}, "the slowest of each minute"),
+        " in Latency, or ",
+        h("a", {href: "#/why"}, "those of each cause"),
+        " in Why.",
+      ),
+    ),
+  ];
+}
+
+function tell(place, context, trace, line, gpus) {
   const {requests} = trace;
+  learn(requests.flatMap((each) => each.causes));
+  learn(line?.incidents ?? []);
   // Lists tell the first part of a long name.
   const wanted = context.parameters.get("id");
   let chosen = wanted ? requests.findIndex((each) => each.request_id.startsWith(wanted)) : -1;
   if (chosen < 0)
     chosen = requests.indexOf(requests.toSorted((one, other) => other.excess_seconds - one.excess_seconds)[0]);
   const body = h("div", {});
-  const draw = () => body.replaceChildren(...whole(requests[chosen], line, context));
+  const draw = () => body.replaceChildren(...whole(requests[chosen], line, gpus, context));
   const options = requests.map((each, n) => [
     String(n),
     `${n + 1} of ${requests.length}: ${clock(each.start)}, ${seconds(each.duration_seconds)}`,
@@ -39,7 +70,7 @@ function tell(place, context, trace, line) {
       "p",
       {class: "dim"},
       "Trace ",
-      h("code", {}, trace.trace_id),
+      idToCopy(trace.trace_id),
       trace.left_out ? `; ${trace.left_out} more requests of it are not told` : "",
     ),
     requests.length > 1
@@ -48,7 +79,7 @@ function tell(place, context, trace, line) {
           {class: "controls"},
           choice("Request", options, String(chosen), (value) => {
             chosen = Number(value);
-            context.remember({id: requests[chosen].request_id});
+            context.remember({id: requests[chosen].request_id, gap: ""});
             draw();
           }),
         )
@@ -58,26 +89,43 @@ function tell(place, context, trace, line) {
   draw();
 }
 
-function whole(said, line, context) {
-  const colours = causeColours(said.causes.map((each) => each.cause));
-  const clockwork = tracks(said, line, colours, context);
+function whole(said, line, gpus, context) {
+  const clockwork = tracks(said, line, context);
+  const told = h("div", {role: "status"});
+  const gap = context.parameters.get("gap");
+  if (gap) {
+    // As soon as the tracks have a size.
+    requestAnimationFrame(() => {
+      if (clockwork.look(Number(gap))) return;
+      told.append(h("p", {class: "lost"}, "The address names no slow gap of this request: it is shown whole."));
+    });
+  }
+  const look = (row) => {
+    context.remember({gap: String(row.start_ms)});
+    clockwork.look(row.start_ms);
+  };
   return [
-    facts(said),
-    h("section", {}, h("h2", {}, verdict(said)), causes(said, colours)),
+    facts(said, line, gpus),
+    told,
+    h("section", {}, h("h2", {}, verdict(said)), causes(said, line)),
     h(
       "section",
       {},
       h("h2", {}, "Tokens, GPUs and host on one clock ", h("small", {}, `${day(said.start)}, UTC`)),
       clockwork.element,
     ),
-    h("section", {}, h("h2", {}, "Slow gaps, and the cause of each"), gaps(said, colours, clockwork.look)),
+    h("section", {}, h("h2", {}, "Slow gaps, and the cause of each"), gaps(said, look)),
     incidents(line),
   ];
 }
 
-function facts(said) {
+function facts(said, line, gpus) {
+  const names = gpuNames(said, gpus, line);
   const told = [
+    ["Began", `${day(said.start)} ${clock(said.start)} UTC`],
     ["Server", `${said.server}, ${said.model}`],
+    ["GPUs", names.length ? names.join(", ") : said.unbound || "not known"],
+    ["Processes on them now", processesNow(said, gpus)],
     ["Tenant", said.tenant],
     ["Outcome", said.outcome],
     ["Took", seconds(said.duration_seconds)],
@@ -92,7 +140,6 @@ function facts(said) {
     ["Tokens out", count(said.completion_tokens)],
     ["Rate", known(said.tokens_per_second) ? `${count(said.tokens_per_second)} tokens/s` : ""],
     ["Open on arrival", counted(said.concurrency, "request")],
-    ["GPUs", said.gpus.length ? "" : said.unbound || "not known"],
   ];
   return h(
     "dl",
@@ -113,15 +160,16 @@ function usual(name, {actual_seconds, expected_seconds}) {
   return `${name} took ${seconds(actual_seconds)}, usually ${seconds(expected_seconds)}. `;
 }
 
-function causes(said, colours) {
+function causes(said, line) {
   if (!said.causes.length)
     return h("p", {}, usual("The first token", said.first_token), usual("The tokens after it", said.decode));
   const fact = (cause) =>
     [...said.decode.shares, ...said.first_token.shares].find((each) => each.cause === cause && each.fact)?.fact;
+  const basis = (cause) => [fact(cause)?.text, whereHeld(cause, said, line)].filter(Boolean).join("; ") || "-";
   return table(
     "What it was late by",
     [
-      {title: "Cause", left: true, value: (row) => h("span", {}, chip(colours[row.cause]), row.title)},
+      {title: "Cause", left: true, value: (row) => h("span", {}, chip(row.cause), row.title)},
       {title: "Lost", value: (row) => seconds(row.seconds)},
       {
         title: "Share",
@@ -132,25 +180,18 @@ function causes(said, colours) {
             {},
             h("span", {
               class: "bar",
-              style: {width: `${Math.round(90 * row.share)}px`, background: colours[row.cause]},
+              style: {width: `${Math.round(90 * row.share)}px`, background: causeColour(row.cause)},
             }),
             percent(row.share),
           ),
       },
-      {title: "Based on", left: true, value: (row) => factText(fact(row.cause))},
+      {title: "Based on", left: true, value: (row) => basis(row.cause)},
     ],
     said.causes,
   );
 }
 
-const chip = (colour) => h("span", {class: "chip", style: {background: colour}});
-
-function factText(fact) {
-  if (!fact || !known(fact.observed)) return "-";
-  return `${words(fact.name)} ${amount(fact.observed, fact.unit)}${known(fact.usual) ? `, usually ${amount(fact.usual, fact.unit)}` : ""}`;
-}
-
-function gaps(said, colours, look) {
+function gaps(said, look) {
   const slow = slowOnes(said);
   if (!slow.length) return h("p", {}, "None.");
   const told = slow.toSorted((one, other) => other.excess_seconds - one.excess_seconds);
@@ -171,13 +212,7 @@ function gaps(said, colours, look) {
     {
       title: "Cause",
       left: true,
-      value: (row) =>
-        h(
-          "span",
-          {},
-          chip(colours[row.cause] ?? causeColours([row.cause])[row.cause]),
-          row.cause ? words(row.cause) : "not told",
-        ),
+      value: (row) => h("span", {}, chip(row.cause), row.cause ? called(row.cause) : "not told"),
     },
     {title: "At", value: (row) => clock(row.start)},
     {title: "Lasted", value: (row) => seconds(row.duration_seconds)},
@@ -186,17 +221,12 @@ function gaps(said, colours, look) {
     {
       title: "Made up of",
       left: true,
-      value: (row) => row.shares.map((each) => `${words(each.cause)} ${seconds(each.seconds)}`).join(", ") || "-",
+      value: (row) => row.shares.map((each) => `${called(each.cause)} ${seconds(each.seconds)}`).join(", ") || "-",
     },
-    {title: "Based on", left: true, value: (row) => factText(row.shares.find((each) => each.fact)?.fact)},
+    {title: "Based on", left: true, value: (row) => row.shares.find((each) => each.fact)?.fact.text || "-"},
   ];
-  const rest = told.slice(GAPS);
-  return h(
-    "div",
-    {},
-    table("The slowest first. Choose one to look at it above", columns, told.slice(0, GAPS)),
-    rest.length ? h("details", {}, h("summary", {}, `${rest.length} more`), table("The others", columns, rest)) : "",
-  );
+  const make = (rows) => table("The slowest first. Choose one to look at it above", columns, rows);
+  return h("div", {}, firstOf(GAPS, told, make));
 }
 
 function incidents(line) {
@@ -212,7 +242,7 @@ function incidents(line) {
         h(
           "li",
           {},
-          h("a", {href: `#/why?incident=${encodeURIComponent(each.id)}`}, `${words(each.kind)}, ${each.entity}`),
+          h("a", {href: `#/why?incident=${encodeURIComponent(each.id)}`}, `${called(each.kind)}, ${each.entity}`),
           ` ${clock(each.since)}: ${each.summary}`,
         ),
       ),

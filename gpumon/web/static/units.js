@@ -68,6 +68,13 @@ export const percent = (value) =>
 export const rate = (value, what) => (known(value) ? `${digits(value)} ${what}/s` : "-");
 export const count = (value) => (known(value) ? digits(value) : "-");
 
+/** More or less by a ratio: +29 %, -3 %; from ten times on x 48. */
+export function change(ratio) {
+  if (!known(ratio)) return "-";
+  if (ratio >= 9) return `x ${digits(1 + ratio)}`;
+  return `${ratio > 0 ? "+" : ""}${Math.round(100 * ratio)} %`;
+}
+
 /** In whole seconds from ten of them on: 42 s, 3 min 20 s, 2 h 5 min. */
 export function duration(value) {
   if (!known(value)) return "-";
@@ -88,5 +95,21 @@ export const counted = (value, what) => `${count(value)} ${what}${value === 1 ? 
 export const clock = (unix) => new Date(1000 * unix).toISOString().slice(11, 19);
 export const day = (unix) => new Date(1000 * unix).toISOString().slice(0, 10);
 
+const SHORT = {
+  cpu: "CPU",
+  cpus: "CPUs",
+  dram: "DRAM",
+  gpu: "GPU",
+  gpus: "GPUs",
+  kv: "KV",
+  nvlink: "NVLink",
+  pcie: "PCIe",
+};
+
 /** A name of the API in words: hw_thermal, inter_token_p95. */
-export const words = (name) => name.replaceAll("_", " ");
+export const words = (name) =>
+  name
+    .replaceAll("_", " ")
+    .replace(/[a-z]+\d*/g, (word) =>
+      Object.hasOwn(SHORT, word) ? SHORT[word] : /^(?:sm|xid|p\d+)$/.test(word) ? word.toUpperCase() : word,
+    );

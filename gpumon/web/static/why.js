@@ -1,24 +1,35 @@
-// Why: what slow tokens were lost to, what to do, the incidents behind it, and what was different meanwhile.
+// Why: what slow tokens were lost to, what to do, the incidents behind it, and what was different meanwhile; of the last
+// minutes, or of a stretch that was chosen.
 
 import {ask, askIfThere} from "./api.js";
-import {causeColours} from "./colours.js";
-import {beforeDuring, correlation, different, surface} from "./different.js";
-import {h, section, table} from "./dom.js";
+import {actions, lostByCause, notes, period, slowest, verdict} from "./causes.js";
+import {beforeDuring, correlation, different, surface, tenants} from "./different.js";
+import {h, isNarrow, section} from "./dom.js";
 import {incidentCard} from "./incidents.js";
-import {dates, plain, plotPlace} from "./plot.js";
-import {clock, count, duration, percent, seconds, words} from "./units.js";
+import {lostChart} from "./lost.js";
+import {learn} from "./names.js";
+import {rounded, stretchControls, stretchOf} from "./stretch.js";
 
 export const title = "Why";
 export const minutes = "30";
 const EVERY_MS = 15_000;
-const INCIDENTS = 30;
+/** That are asked for, and that are told at once, on a desk and on a phone. */
+const INCIDENTS = 200;
+const CARDS = [6, 3];
+const FOCUSABLE = "a, button, summary, select, input, [tabindex]";
 
 export function show(place, context) {
   const {signal, parameters, minutes: wanted} = context;
-  const lost = plotPlace(context, "Seconds lost by cause, over time, and the 95th percentile of response time");
+  let stretch = stretchOf(parameters);
+  const range = document.getElementById("range");
+  const controls = stretchControls(wanted, () => context.live.snapshot?.at, choose);
+  const lost = lostChart(context, (found) => choose(rounded(found)));
+  const chart = section("Seconds lost, over time", lost.element);
   const parts = {
+    controls: controls.element,
+    period: h("div", {}),
     head: h("div", {}),
-    lost: section("Seconds lost, over time", lost.element),
+    lost: chart,
     incidents: h("div", {}),
     rest: h("div", {}),
     correlation: h("div", {}),
@@ -26,256 +37,101 @@ export function show(place, context) {
   const told = {};
   /** Of the correlations that are looked at; null: of those that tell most. */
   const engine = {chosen: null};
+  const incident = parameters.get("incident");
+  let isFound = !incident;
+  chart.hidden = true;
+  range.hidden = Boolean(stretch);
+  if (stretch) controls.tell(stretch, {since: stretch.from, until: stretch.to});
+  else controls.element.hidden = true;
   place.append(...Object.values(parts));
 
-  context.every(EVERY_MS, async () => {
-    let missing = "";
-    const tell = (text) => {
-      missing = text;
-    };
-    const [said, incidents, matrices] = await Promise.all([
-      askIfThere(tell, "diagnose", {since: 60 * wanted}, signal),
-      ask("incidents", {limit: INCIDENTS}, signal),
-      askIfThere(tell, "correlation", {}, signal),
-    ]);
-    if (signal.aborted) return;
-    // What a person reads or has opened stays as it is until it says something else.
-    const part = (name, what, make) => {
-      const now = JSON.stringify(what);
-      if (told[name] === now) return;
-      told[name] = now;
-      const open = [...parts[name].querySelectorAll("details")].map((each) => each.open);
-      parts[name].replaceChildren(...make().filter(Boolean));
-      parts[name].querySelectorAll("details").forEach((each, n) => {
-        each.open = open[n] ?? each.open;
-      });
-    };
-    part(
-      "incidents",
-      incidents.map((each) => [each.id, each.state, each.summary, each.requests]),
-      () => [
-        section(
-          "Incidents",
-          ...(incidents.length
-            ? [
-                h(
-                  "div",
-                  {class: "cards"},
-                  incidents.map((each) => incidentCard(each, {isWhole: true})),
-                ),
-              ]
-            : [h("p", {}, "None since gpumon started.")]),
-        ),
-      ],
-    );
-    choose(parts.incidents, parameters.get("incident"));
-    if (!said) {
-      parts.lost.hidden = true;
-      part("head", missing, () => [h("p", {}, missing)]);
-      return;
-    }
-    const colours = causeColours([
-      ...said.causes.map((each) => each.cause),
-      ...Object.keys(said.timeline?.by_cause ?? {}),
-    ]);
-    part("head", [said.verdict, said.causes, said.actions], () => head(said, colours));
-    part("rest", [said.before_during, said.matrix, said.surface, said.slowest], () => [
-      beforeDuring(said.before_during),
-      different(said.matrix),
-      surface(said.surface),
-      slowest(said.slowest),
-      notes(said),
-    ]);
-    part("correlation", matrices, () => [correlation(matrices ?? [], engine)]);
-    parts.lost.hidden = !said.timeline?.excess.some((each) => each > 0);
-    if (!parts.lost.hidden) await drawLost(lost, said.timeline, said.incidents, colours);
-  });
-
-  let isChosen = false;
-  function choose(list, id) {
-    const card = id && list.querySelector(`[data-id="${CSS.escape(id)}"]`);
-    if (!card || isChosen) return;
-    isChosen = true;
-    card.classList.add("chosen");
-    card.querySelector("details").open = true;
-    card.scrollIntoView({block: "center"});
+  function choose(found) {
+    stretch = found;
+    range.hidden = Boolean(stretch);
+    context.remember({from: stretch ? String(stretch.from) : "", to: stretch ? String(stretch.to) : ""});
+    context.once(tell);
   }
+
+  async function tell() {
+    const asked = stretch;
+    let missing = "";
+    const [said, known, matrices] = await Promise.all([
+      askIfThere((text) => (missing = text), "diagnose", asked ?? {since: 60 * wanted}, signal),
+      ask("incidents", {limit: INCIDENTS}, signal),
+      askIfThere(() => {}, "correlation", {}, signal),
+    ]);
+    if (signal.aborted || asked !== stretch) return;
+    learn([...known, ...(said ? [...said.incidents, ...said.causes] : [])]);
+    const held = known.filter(
+      (each) => each.id === incident || !said || (each.since <= said.until && (each.closed ?? Infinity) >= said.since),
+    );
+    part("incidents", held.map(changing), () => [incidentCards(held, known.length)]);
+    chart.hidden = !said?.timeline;
+    controls.element.hidden = !said;
+    if (!said) {
+      part("head", missing, () => [h("p", {}, missing)]);
+    } else {
+      part("period", [said.since, said.until, said.requests], () => [period(said)]);
+      part("head", [said.verdict, said.causes, said.actions], () => [verdict(said), actions(said), lostByCause(said)]);
+      part("rest", [said.before_during, said.matrix, said.surface, said.slowest, said.tenants], () => [
+        slowest(said.slowest),
+        beforeDuring(said.before_during),
+        different(said.matrix),
+        tenants(said.tenants),
+        surface(said.surface),
+        notes(said),
+      ]);
+      part("correlation", stretch ? null : matrices, () => (stretch ? [] : [correlation(matrices ?? [], engine)]));
+      controls.tell(stretch, said);
+      if (said.timeline) lost.tell(said, held);
+    }
+    find();
+  }
+
+  /** What a person reads, has opened or is at stays as it is until it says something else. */
+  function part(name, what, make) {
+    const now = JSON.stringify(what);
+    if (told[name] === now) return;
+    told[name] = now;
+    const all = (selector) => [...parts[name].querySelectorAll(selector)];
+    const open = all("details").map((each) => each.open);
+    const at = all(FOCUSABLE).indexOf(document.activeElement);
+    parts[name].replaceChildren(...make().filter(Boolean));
+    all("details").forEach((each, n) => {
+      each.open = open[n] ?? each.open;
+    });
+    if (at >= 0) all(FOCUSABLE)[at]?.focus({preventScroll: true});
+  }
+
+  /** The incident that the address names, once: when all that stands above it is there. */
+  function find() {
+    const card = !isFound && parts.incidents.querySelector(`[data-id="${CSS.escape(incident)}"]`);
+    if (!card) return;
+    isFound = true;
+    card.classList.add("chosen");
+    const hidden = card.closest("section > details");
+    if (hidden) hidden.open = true;
+    card.querySelector("details").open = true;
+    card.scrollIntoView({block: "start"});
+  }
+
+  context.every(EVERY_MS, tell);
 }
 
-const chip = (colour) => h("span", {class: "chip", style: {background: colour}});
+const changing = (each) => [each.id, each.state, each.severity, each.summary, each.requests, each.causes];
 
-function head(said, colours) {
-  const most = Math.max(...said.causes.map((each) => each.seconds), 1e-9);
-  const since = said.known_since && said.known_since > said.since ? said.known_since : said.since;
-  return [
+function incidentCards(held, known) {
+  const cards = (those) =>
     h(
       "div",
-      {class: "verdict"},
-      said.verdict.map((sentence) => h("p", {}, sentence)),
-    ),
-    h(
-      "p",
-      {class: "dim"},
-      `${clock(since)} to ${clock(said.until)}: ${count(said.requests)} requests, ${count(said.slow_requests)} of them slow; ${duration(said.excess_seconds)} lost of ${duration(said.token_seconds)}`,
-    ),
-    said.actions.length
-      ? section(
-          "What to do",
-          h(
-            "ol",
-            {},
-            said.actions.map((each) =>
-              h("li", {}, `${each.text} (${words(each.cause)}, ${seconds(each.seconds)} lost)`),
-            ),
-          ),
-        )
-      : null,
-    said.causes.length
-      ? section(
-          "Slow-token seconds by cause",
-          table(
-            "The largest first",
-            [
-              {title: "Cause", left: true, value: (row) => h("span", {}, chip(colours[row.cause]), row.title)},
-              {
-                title: "Lost",
-                left: true,
-                value: (row) =>
-                  h(
-                    "span",
-                    {class: "whole"},
-                    h("span", {
-                      class: "bar",
-                      style: {width: `${Math.round((140 * row.seconds) / most)}px`, background: colours[row.cause]},
-                    }),
-                    seconds(row.seconds),
-                  ),
-              },
-              {title: "Share", value: (row) => percent(row.share)},
-              {title: "First token", value: (row) => seconds(row.first_token_seconds)},
-              {title: "Between tokens", value: (row) => seconds(row.decode_seconds)},
-              {title: "Requests", value: (row) => count(row.requests)},
-              {title: "Kind", left: true, value: (row) => row.kind},
-              {title: "Based on", left: true, value: (row) => row.fact || "-"},
-            ],
-            said.causes,
-          ),
-        )
-      : null,
-  ];
-}
-
-function drawLost(place, line, incidents, colours) {
-  const x = dates(line.excess.map((_, n) => line.start + (n + 0.5) * line.step_seconds));
-  let left = [...line.excess];
-  const data = Object.entries(line.by_cause).map(([cause, values]) => {
-    left = left.map((whole, n) => Math.max(0, whole - values[n]));
-    return {
-      type: "bar",
-      name: plain(words(cause)),
-      x,
-      y: values,
-      marker: {color: colours[cause]},
-      hovertemplate: `${plain(words(cause))} %{y:.2f} s<extra></extra>`,
-    };
-  });
-  data.push({
-    type: "bar",
-    name: "the rest",
-    x,
-    y: left,
-    marker: {color: "#d0d0d0"},
-    hovertemplate: "the rest %{y:.2f} s<extra></extra>",
-  });
-  data.push({
-    type: "scatter",
-    mode: "lines",
-    name: "P95 of response time",
-    x,
-    y: line.response_p95,
-    yaxis: "y2",
-    line: {color: "#888", width: 1.5},
-    hovertemplate: "P95 %{y:.2f} s<extra></extra>",
-  });
-  const end = line.start + line.excess.length * line.step_seconds;
-  const opened = incidents.filter((each) => each.opened >= line.start && each.opened <= end);
-  const shapes = opened.map((each) => ({
-    type: "line",
-    xref: "x",
-    yref: "paper",
-    x0: dates([each.opened])[0],
-    x1: dates([each.opened])[0],
-    y0: 0,
-    y1: 1,
-    line: {color: "#888", width: 1, dash: "dot"},
-  }));
-  const annotations = opened.slice(0, 12).map((each, n) => ({
-    xref: "x",
-    yref: "paper",
-    x: dates([each.opened])[0],
-    y: 1,
-    yshift: 8 + 13 * (n % 3),
-    text: plain(words(each.kind)),
-    showarrow: false,
-    xanchor: each.opened > end - (end - line.start) / 5 ? "right" : "left",
-    font: {size: 11},
-  }));
-  return place.draw(data, {
-    height: 380,
-    barmode: "stack",
-    bargap: 0,
-    margin: {l: 55, r: 55, t: 55, b: 40},
-    shapes,
-    annotations,
-    xaxis: {type: "date", tickformat: "%H:%M:%S", nticks: 7, tickangle: 0},
-    yaxis: {title: {text: `seconds lost in ${line.step_seconds} s`}},
-    yaxis2: {title: {text: "P95, s"}, overlaying: "y", side: "right", rangemode: "tozero", showgrid: false},
-  });
-}
-
-function slowest(requests) {
-  if (!requests.length) return null;
+      {class: "cards"},
+      those.map((each) => incidentCard(each, {isWhole: true})),
+    );
+  const first = CARDS[Number(isNarrow())];
+  const rest = held.slice(first);
   return section(
-    "Requests to look at",
-    table(
-      "The slowest of each cause",
-      [
-        {
-          title: "Request",
-          left: true,
-          value: (row) =>
-            h(
-              "a",
-              {href: `#/request/${row.trace_id}${row.request_id ? `?id=${encodeURIComponent(row.request_id)}` : ""}`},
-              h("code", {}, row.trace_id.slice(0, 12)),
-            ),
-        },
-        {title: "Began", value: (row) => clock(row.started)},
-        {title: "Model", left: true, value: (row) => row.model},
-        {title: "Took", value: (row) => seconds(row.duration_seconds)},
-        {title: "First token", value: (row) => seconds(row.first_token_seconds)},
-        {title: "Longest gap", value: (row) => seconds(row.worst_gap_seconds)},
-        {title: "Late by", value: (row) => seconds(row.excess_seconds)},
-        {
-          title: "Cause",
-          left: true,
-          value: (row) => (row.cause ? `${words(row.cause)} ${percent(row.cause_share)}` : "-"),
-        },
-      ],
-      requests,
-    ),
+    "Incidents",
+    held.length ? cards(held.slice(0, first)) : h("p", {}, known ? "None in this time." : "None since gpumon started."),
+    rest.length ? h("details", {}, h("summary", {}, `${rest.length} more`), cards(rest)) : null,
   );
-}
-
-function notes(said) {
-  return said.notes.length
-    ? section(
-        "Not told",
-        h(
-          "ul",
-          {},
-          said.notes.map((note) => h("li", {}, note)),
-        ),
-      )
-    : null;
 }

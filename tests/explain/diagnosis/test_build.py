@@ -104,7 +104,7 @@ def test_whatever_comes_a_diagnosis_is_made_and_survives_json(some: list[Explain
     for each in told.causes:
         assert each.seconds == pytest.approx(each.first_token_seconds + each.decode_seconds)
     if told.timeline is not None:
-        assert sum(told.timeline.requests) == told.requests
+        assert sum(told.timeline.requests) == sum(each.end_s <= 600.0 for each in many if each.end_s >= 0.0)
         lengths = {len(values) for values in (told.timeline.excess, told.timeline.response_p95)}
         assert lengths == {len(told.timeline.requests)}
     if told.surface is not None:
@@ -130,8 +130,21 @@ def test_the_figures_of_a_small_story_agree_with_one_another() -> None:
 
 
 def test_requests_outside_of_the_period_are_left_out() -> None:
-    some = [request(at, 1.0) for at in (-50.0, 100.0, 599.5)]
+    some = [request(at, 1.0) for at in (-50.0, 100.0, 600.5)]
     assert diagnose(inputs(some)).requests == 1
+
+
+def test_what_ran_in_a_period_that_has_passed_counts_although_it_ended_later() -> None:
+    """The same cells as of a longer period: what was lost in a stretch does not depend on how it is looked at."""
+    some = [request(float(at), 90.0, slow={"pcie": 30.0}) for at in range(0, 500, 10)]
+    whole = diagnose(inputs(some)).timeline
+    part = diagnose(inputs(some, from_s=200.0, to_s=260.0))
+    assert whole is not None
+    assert part.timeline is not None
+    assert part.requests == sum(each.start_s <= 260.0 and each.end_s >= 200.0 for each in some)
+    assert part.timeline.step_seconds == 1.0
+    assert sum(part.timeline.excess) == pytest.approx(sum(whole.excess[20:26]))
+    assert sum(part.timeline.requests) == 7
 
 
 def test_only_strong_pairs_are_told_the_strongest_first_and_bounded() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from gpumon.catalogue import CAUSES, INCIDENT_KINDS
 from gpumon.detect.detector import Entity, Severity
 from gpumon.detect.incident import Incident
 from gpumon.explain.causes import LOAD, UNEXPLAINED
-from gpumon.explain.diagnosis.incidents import KINDS, incidents, more_like, of_others, telling
+from gpumon.explain.diagnosis.incidents import KINDS, concerns, incidents, more_like, of_others, telling
 from gpumon.explain.group import Group
 from tests.explain.diagnosis.requests import UNIX_S, inputs
 
@@ -40,6 +42,7 @@ def test_an_incident_is_told_in_brief() -> None:
         *("gpu 3", "GPU-3"),
     )
     assert (told.opened, told.lasted_seconds, told.is_open) == (UNIX_S + 104.0, 100.0, False)
+    assert told.title == "GPU too hot"
     assert told.causes == ("thermal_throttle", "queueing", "pcie")
     (still,) = incidents(inputs([], incidents=[incident("a", closed_s=None)]))
     assert (still.lasted_seconds, still.is_open) == (500.0, True)
@@ -80,9 +83,40 @@ def test_the_incident_that_cost_most_by_the_cause_tells_of_it() -> None:
     assert telling(found, "unexplained") == []
 
 
-def test_percent_is_written_as_everywhere() -> None:
-    (told,) = incidents(inputs([], incidents=[incident("a", summary="waits 72% of the time (3% before), 100 %2F")]))
-    assert told.summary == "waits 72 % of the time (3 % before), 100 %2F"
+QWEN = Group("gpumon", "qwen", ("GPU-6", "GPU-7"), "", "")
+PIDS = {"11": {"GPU-6"}, "12": {"GPU-0"}}
+
+
+@pytest.mark.parametrize(
+    ("entity", "expected"),
+    [
+        (Entity("gpu", "gpu 6", "6", "GPU-6"), True),
+        (Entity("gpu", "gpu 0", "0", "GPU-0"), False),
+        (Entity("collective", "tp1 0x00070001 rank 2", "6", "GPU-6"), True),
+        (Entity("collective", "tp1 0x00010001 rank 2", "0", "GPU-0"), False),
+        (Entity("collective", "tp1 0x00010001 rank 2"), True),
+        (Entity("process", "pid 11 VLLM::Worker_TP"), True),
+        (Entity("process", "pid 12 VLLM::Worker_TP"), False),
+        (Entity("process", "pid 13 not known to hold a GPU"), True),
+        (Entity("server", "vllm/qwen at 127.0.0.1:8000"), True),
+        (Entity("server", "vllm/llama at 127.0.0.1:8001"), False),
+        (Entity("server", "vllm"), True),
+        (Entity("host", "host"), True),
+        (Entity("tenant", "acme"), True),
+        (Entity("process", ""), True),
+    ],
+)
+def test_an_incident_concerns_an_engine_unless_it_is_known_to_be_elsewhere(entity: Entity, expected: bool) -> None:
+    assert concerns(incident("a", entity=entity), QWEN, PIDS) is expected
+
+
+def test_of_an_engine_whose_place_is_not_known_any_gpu_may_be() -> None:
+    gpu = incident("a", entity=Entity("gpu", "gpu 0", "0", "GPU-0"))
+    assert concerns(gpu, QWEN._replace(gpus=()), {})
+    assert concerns(gpu, QWEN._replace(gpus=("MIG-1",)), {})
+    by_pid = QWEN._replace(gpus=(), pid="11")
+    assert concerns(incident("a", entity=Entity("process", "pid 11 x")), by_pid, {})
+    assert not concerns(incident("a", entity=Entity("process", "pid 12 x")), by_pid, {})
 
 
 def test_what_is_like_the_first_is_said_by_its_name_or_kind() -> None:

@@ -63,6 +63,20 @@ def test_engines_are_told_apart_by_their_gpus_and_the_one_that_lost_most_comes_f
     assert (first.place, second.place, third.place) == ("GPU 7", "GPU-0", "")
 
 
+def test_the_requests_to_look_at_are_the_slowest_of_each_cause_then_the_next() -> None:
+    """A long queue would leave no room for the others."""
+    slow = [*(("queueing", 20.0 + i) for i in range(12)), ("page_faults", 3.0), ("page_faults", 2.0), ("pcie", 1.0)]
+    requests = [request(float(i), 60.0, slow={cause: lost}, number=i) for i, (cause, lost) in enumerate(slow)]
+    requests = [each._replace(decode=each.decode._replace(expected_s=1.0)) for each in requests]
+    found = losses.slowest(inputs(requests), seen(requests))
+    assert [(each.cause, each.excess_seconds) for each in found[:5]] == [
+        *(("queueing", 31.0), ("page_faults", 3.0), ("pcie", 1.0)),
+        *(("queueing", 30.0), ("page_faults", 2.0)),
+    ]
+    assert [each.cause for each in found[5:]] == ["queueing"] * 5
+    assert found[1].title == "major page faults"
+
+
 def test_the_requests_to_look_at_lost_most() -> None:
     requests = [
         request(float(i), 2.0 + i, slow={"pcie": 0.75 * i, "nvlink": 0.25 * i}, number=i, gaps_s=[0.1, 0.3])
@@ -98,8 +112,20 @@ def test_slow_is_at_least_thirty_percent_and_a_tenth_of_a_second(
 
 def test_what_to_do_first_is_about_what_gained_most_in_the_worst_stretch() -> None:
     lost = losses.causes(seen([request(1.0, 9.0, slow={"prefill_interference": 3.0, "pcie": 1.0, "nvlink": 0.1})]))
-    gained = Gained((Reason("nvlink", 0.1, 0.2, ""), Reason("pcie", 0.4, 0.8, "")), 0.0, None)
-    assert [each.cause for each in losses.actions(lost, gained)] == ["nvlink", "pcie", "prefill_interference"]
+    gained = Gained((Reason("nvlink", 0.1, 0.2, "", 0), Reason("pcie", 0.4, 0.8, "", 0)), 0.0, None)
+    told = losses.actions(lost, gained)
+    assert [each.cause for each in told] == ["nvlink", "pcie", "prefill_interference"]
+    assert [each.worst_seconds for each in told] == [0.1, 0.4, 0.0]
+
+
+def test_what_to_do_says_what_for_so_that_its_order_is_seen() -> None:
+    lost = losses.causes(seen([request(1.0, 9.0, slow={"prefill_interference": 3.0, "pcie": 1.0, "nvlink": 0.1})]))
+    gained = Gained((Reason("nvlink", 0.1, 0.2, "", 0), Reason("pcie", 0.4, 0.8, "", 0)), 0.0, None)
+    assert [each.reason for each in losses.actions(lost, gained)] == [
+        "NVLink slow: 100 ms of the worst stretch",
+        "PCIe slow: 400 ms of the worst stretch, 1 s in all",
+        "prefill of others: 3 s in all",
+    ]
 
 
 def test_causes_say_what_they_cost_a_minute_of_calm_time() -> None:

@@ -68,7 +68,7 @@ def test_counts_that_are_many_are_doubling_bins() -> None:
     assert (told.x.labels[0], told.x.labels[-1]) == ("1 to 3", "256 to 1023")
     assert told.counts[0] == (3, 12, 48, 192, 1)
     with_none = surface(seen([request(prompt=i) for i in (0, 1, 2, 5, 9, 17, 33, 65, 120)]), "prompt_tokens", "tenant")
-    assert with_none.x.labels == ("0", *("1 to 1", "2 to 3", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127"))
+    assert with_none.x.labels == ("0", *("1", "2 to 3", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127"))
     assert sum(with_none.counts[0]) == 9
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpumon.detect.detector import Entity
 from gpumon.explain.diagnosis.build import diagnose
 from gpumon.explain.diagnosis.words import named
 from gpumon.explain.explained import Explained
@@ -16,6 +17,9 @@ from gpumon.model import Unit
 from tests.explain.diagnosis.requests import UNIX_S, Signal, inputs, request
 from tests.explain.diagnosis.test_incidents import incident
 
+MINE = Entity("gpu", "gpu 3", "3", "GPU-0")
+"""Of the one engine of a story."""
+OTHER = Entity("gpu", "gpu 6", "6", "GPU-6")
 CLOCK = Fact("sm_clock", 1.005e9, Unit.HERTZ, 1.41e9)
 
 
@@ -31,12 +35,13 @@ def test_the_verdict_says_what_when_why_and_where() -> None:
     told = diagnose(
         inputs(
             story({"thermal_throttle": 0.3, "power_throttle": 0.1}, fact=CLOCK),
-            incidents=[incident("a", since_s=305.0, seen_s=400.0)],
+            incidents=[incident("a", entity=MINE, since_s=305.0, seen_s=400.0)],
             gpu_names={"GPU-0": "3"},
         )
     )
     assert told.verdict == (
-        "20 of 120 requests were slow: 8 s of their 2 min (7 %) were beyond what is usual, 0 % of that unexplained.",
+        "20 of 120 requests were slow; all 120 together lost 8 s beyond what is usual, 7 % of the 2 min that they "
+        "took; 0 % of what was lost is unexplained.",
         "The worst was from 08:05:00 to 08:06:40 UTC, most of it on vllm/m on GPU 3: 8 s lost (100 % of all).",
         "Why: GPU too hot (a fault), 75 %: SM clock 1,005 MHz, usually 1,410 MHz; then power cap (a fault), 25 %: "
         "SM clock 1,005 MHz, usually 1,410 MHz.",
@@ -56,13 +61,14 @@ def test_why_is_why_in_the_worst_time_although_something_else_cost_more_in_all()
 
 
 def test_what_goes_on_is_said_to_go_on() -> None:
-    assert "It began about 08:05:00 UTC and goes on" in diagnose(inputs(story({"pcie": 0.3}, end_s=600))).verdict[1]
+    lasting = diagnose(inputs(story({"pcie": 0.3}, end_s=600)))
+    assert "It began about 08:05:00 UTC and held until the end" in lasting.verdict[1]
     assert "It was so all the time" in diagnose(inputs(story({"pcie": 0.3}, start_s=0, end_s=600))).verdict[1]
 
 
 def test_what_was_so_until_the_newest_request_goes_on_although_later_ones_are_not_explained_yet() -> None:
     slow = story({"pcie": 0.3}, end_s=600)
-    assert "and goes on" in diagnose(inputs(slow, to_s=620.0)).verdict[1]
+    assert "and held until the end" in diagnose(inputs(slow, to_s=620.0)).verdict[1]
     assert "and still held at 08:09:56 UTC" in diagnose(inputs(slow, to_s=620.0, is_live=True)).verdict[1]
     idle = diagnose(inputs(slow, to_s=900.0)).verdict[1]
     assert "It began about 08:05:00 UTC and was so until the last request ended, at 08:09:56 UTC" in idle
@@ -79,11 +85,56 @@ def test_load_is_not_called_a_fault_and_the_tenant_that_brought_it_is_named() ->
 
 def test_a_fault_that_held_while_load_grew_is_named_and_its_signs_are_not() -> None:
     found = [
-        incident("a", since_s=305.0, seen_s=400.0),
-        incident("b", kind="latency_shift", since_s=305.0, seen_s=400.0, causes=(("queueing", 9.0),)),
+        incident("a", entity=MINE, since_s=305.0, seen_s=400.0),
+        incident("b", kind="latency_shift", entity=MINE, since_s=305.0, seen_s=400.0, causes=(("queueing", 9.0),)),
     ]
     told = diagnose(inputs(story({"queueing": 0.3}), incidents=found)).verdict[3]
-    assert told == ("Meanwhile thermal_throttle on gpu 3, which may be behind it: SM clock 1410 → 1005 MHz at 90 °C.")
+    assert told == "Meanwhile GPU too hot on gpu 3, which may be behind it: SM clock 1410 → 1005 MHz at 90 °C."
+
+
+def test_the_queue_of_the_engine_is_named_and_no_fault_of_another_one_that_began_in_its_midst() -> None:
+    """As a newcomer saw it: a rank of qwen that was slow 44 s into a queue of llama."""
+    llama = [
+        request(float(at), 2.0, slow={"queueing": 1.0} if 300 <= at < 400 else {}, model="llama") for at in range(600)
+    ]
+    qwen = [request(float(at), 2.0, gpus=("GPU-6",), model="qwen") for at in range(0, 600, 5)]
+    found = [
+        incident("rank", kind="straggler", entity=Entity("collective", "tp1 rank 2", "6", "GPU-6"), since_s=344.0),
+        incident("hot", entity=Entity("gpu", "gpu 0", "0", "GPU-0"), since_s=344.0, seen_s=390.0, summary="later"),
+        incident(
+            "queue",
+            kind="queue_buildup",
+            entity=Entity("server", "vllm/llama at 127.0.0.1:8000"),
+            since_s=302.0,
+            seen_s=400.0,
+            summary="waiting requests 0 → 100 while 23 run",
+        ),
+    ]
+    told = diagnose(inputs([*llama, *qwen], incidents=found)).verdict
+    assert told[3] == "Found on vllm/llama at 127.0.0.1:8000: waiting requests 0 → 100 while 23 run."
+    before = incident("b", entity=Entity("gpu", "gpu 0", "0", "GPU-0"), since_s=298.0, seen_s=390.0, summary="88 °C")
+    told = diagnose(inputs([*llama, *qwen], incidents=[*found, before])).verdict
+    assert told[3] == (
+        "Found on vllm/llama at 127.0.0.1:8000: waiting requests 0 → 100 while 23 run; meanwhile GPU too hot on gpu 0, "
+        "which may be behind it: 88 °C."
+    )
+
+
+def test_a_fault_is_found_on_the_engine_that_lost_most_to_it() -> None:
+    hot = [request(float(at), 2.0, slow={"thermal_throttle": 1.0} if 300 <= at < 400 else {}) for at in range(600)]
+    held: dict[str, Any] = {"since_s": 301.0, "seen_s": 390.0, "summary": "mine"}
+    other = incident("a", entity=OTHER, causes=(("thermal_throttle", 99.0),), **held)
+    mine = incident("b", entity=MINE, causes=(("thermal_throttle", 9.0),), **held)
+    assert diagnose(inputs(hot, incidents=[other, mine])).verdict[3] == "Found on gpu 3: mine."
+    assert not any("Found" in each for each in diagnose(inputs(hot, incidents=[other])).verdict)
+
+
+def test_one_request_is_spoken_of_as_one() -> None:
+    told = diagnose(inputs([request(300.0, 2.0, slow={"pcie": 1.0})])).verdict
+    assert told[0] == (
+        "1 of 1 request was slow; it lost 1 s beyond what is usual, 50 % of the 2 s that it took; 0 % of what was lost "
+        "is unexplained."
+    )
 
 
 def test_what_nothing_explains_is_said_first() -> None:
@@ -113,8 +164,8 @@ def test_where_all_lose_a_little_it_is_told_why_although_none_was_slow() -> None
     told = diagnose(inputs(story({"pcie": 0.2}, start_s=300, end_s=600)))
     assert told.slow_requests == 0
     assert told.verdict[0] == (
-        "None of 120 requests was slow by itself, yet 12 s of their 2 min (10 %) were beyond what is usual, "
-        "0 % of that unexplained."
+        "None of 120 requests was slow by itself; all 120 together lost 12 s beyond what is usual, 10 % of the 2 min "
+        "that they took; 0 % of what was lost is unexplained."
     )
     assert told.verdict[2] == "Why: PCIe slow (a fault), 100 %."
     little = diagnose(inputs(story({"pcie": 0.05}))).verdict
@@ -130,7 +181,7 @@ def test_incidents_of_engines_that_were_not_asked_for_are_left_out() -> None:
 
 def test_what_was_wrong_is_named_although_no_request_was_slow() -> None:
     told = diagnose(inputs(story({}), incidents=[incident("a"), incident("b", kind="latency_shift")])).verdict
-    assert told[1:] == ("Yet thermal_throttle on gpu 3: SM clock 1410 → 1005 MHz at 90 °C.",)
+    assert told[1:] == ("Yet GPU too hot on gpu 3: SM clock 1410 → 1005 MHz at 90 °C.",)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +212,7 @@ def test_a_period_that_begins_before_what_is_kept_is_noted() -> None:
 
 def test_the_part_of_the_verdict_that_nothing_explains_is_told() -> None:
     told = diagnose(inputs(story({"unexplained": 0.3, "pcie": 0.1}))).verdict[0]
-    assert told.endswith("beyond what is usual, 75 % of that unexplained.")
+    assert told.endswith("; 75 % of what was lost is unexplained.")
 
 
 def test_a_period_that_begins_before_gpumon_did_is_known_from_there_on() -> None:

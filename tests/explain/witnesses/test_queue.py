@@ -45,6 +45,9 @@ def test_who_waits_is_told_of_and_those_that_run_lose_nothing() -> None:
     assert page.now() == (1.0, 0.0)
     page.run(1, 0.0)
     assert page.now() == (1.0, 0.0)  # somewhere between the two readings it ended
+    last = page.looks.signs[-1].fact
+    assert last is not None
+    assert last.observed == 15.0  # and not 0, of which nobody would understand that requests waited
     page.looks.take()
     page.run(20, 0.0)
     assert page.looks.signs == []

@@ -1,0 +1,28 @@
+// Figures of evidence whose names do not say what they are, in a line each.
+
+export const FIGURES = {
+  variation: "standard deviation over mean of the faults in ten seconds: from 2.5 on they come in bursts",
+  burst_duration: "how long a burst lasts",
+  burst_recovery: "from a burst's end until the faults are as few as before",
+  wait_per_operation: "what the other ranks waited for this one in each collective operation, on the mean",
+  wait_share: "run-queue wait over itself and CPU time; below 5 % in health",
+  gap: "the rank's own time between two collective operations, against that of all ranks",
+  operations: "collective operations in a row in which this rank came last",
+  spacing_variation: "standard deviation over mean of the time between arrivals; 100 % is by chance",
+  share_beyond: "of the requests, those with a context beyond the cliff",
+  batch_fill: "requests at a time over the most that there were",
+  lone_requests: "requests that met hardly any others and waited longer all the same",
+  pauses: "of the gaps between tokens, those over 2.5 times the median with nothing to explain them",
+  fullest_rank_over_mean: "tokens of the fullest rank over the mean of all ranks",
+  expert_balance: "mean tokens of the ranks over those of the fullest; 1 is even",
+  redundancy: "of the KV cache in use, the part that holds no token",
+  eager_share: "of the decode passes, those outside CUDA graphs",
+  local_pages: "of the process's memory, that on its GPU's socket",
+  local_cpus: "of its CPU time, that on its GPU's socket",
+  others_sm: "of the SM time, what processes of no server took",
+  server_sm: "of the SM time, what the server took",
+  starved: "of the time, that in which little went on though requests were open",
+  throttled: "of the time, that in which the clocks were held down",
+  unused: "memory that the allocator holds and nothing uses",
+  correlation: "of what this tenant asked for with what the others got; -1 is as far against as can be",
+};
