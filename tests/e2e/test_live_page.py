@@ -264,11 +264,11 @@ def test_keys_switch_views_theme_and_pause(browser: Browser, demo: Daemon) -> No
     expect(page.locator("#live")).to_have_text("live")
     page.keyboard.press("p")
     expect(page.locator("#live")).to_have_text("paused")
-    moment = page.locator("h2 small").first.inner_text()
+    moment = page.locator("h2", has_text="GPUs").locator("small").inner_text()
     page.wait_for_timeout(2500)
-    assert page.locator("h2 small").first.inner_text() == moment
+    assert page.locator("h2", has_text="GPUs").locator("small").inner_text() == moment
     page.keyboard.press("p")
-    expect(page.locator("h2 small").first).not_to_have_text(moment)
+    expect(page.locator("h2", has_text="GPUs").locator("small")).not_to_have_text(moment)
     page.keyboard.press("t")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     page.keyboard.press("4")

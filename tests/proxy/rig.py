@@ -153,7 +153,7 @@ async def rig(
         served.append(writer)
         await handler(reader, writer)
 
-    server = await asyncio.start_server(tracked, "127.0.0.1", 0, ssl=server_tls, limit=1 << 26)
+    server = await asyncio.start_server(tracked, "127.0.0.1", 0, ssl=server_tls, limit=1 << 26, backlog=2048)
     upstream_port = server.sockets[0].getsockname()[1]
     receiver = Receiver()
     exporter = TraceExporter(receiver, lambda: {"service.name": "proxy"})

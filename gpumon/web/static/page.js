@@ -62,6 +62,8 @@ async function show() {
   const {signal} = leaving;
   const {name, id, parameters, wrong} = route();
   const isKept = tools.contains(document.activeElement);
+  const isFirst = !shown;
+  shown = true;
   mark(name, id, parameters);
   tellRestart(parameters);
   main.replaceChildren(); // the old view is not of this address, whatever comes of it
@@ -83,8 +85,7 @@ async function show() {
   main.replaceChildren(heading, ...lost, problem, place);
   main.dataset.view = name;
   // What had the focus is gone, or was the way to here. The first view leaves it where browsers put it.
-  if (shown && !isKept) heading.focus({preventScroll: true});
-  shown = true;
+  if (!isFirst && !isKept) heading.focus({preventScroll: true});
   view.show(place, context(name, id, parameters, minutes, signal, problem, place));
   if (name === "why" && parameters.has("incident")) tellUnknown(heading, parameters.get("incident"), signal);
 }
