@@ -16,11 +16,11 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from gpumon.catalogue import CAUSES, TITLES
+from tests.e2e.browsers import CHROMIUM
 from tests.e2e.daemon import Daemon
 from tests.e2e.waiting import eventually
 
 pytestmark = pytest.mark.slow
-CHROMIUM = "/usr/bin/chromium"
 SIZES = {"wide": (1280, 900, "light"), "phone": (400, 800, "dark")}
 FIRST_S = 40.0
 """Until a GPU of the story has throttled and requests have ended that were slow by it."""
